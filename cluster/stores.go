@@ -250,7 +250,8 @@ func (s *stores) save(r record) error {
 
 // onFailure sets what is called, once, when a write has failed and the process
 // must end: what the disk holds is unknown then, and only a fresh start reads
-// it. It is called at once if a write has failed before.
+// it. It is called at once if a write has failed before. f is called on Raft's
+// goroutines and must not wait for Raft.
 func (s *stores) onFailure(f func(error)) {
 	s.mu.Lock()
 	failed := s.failed
