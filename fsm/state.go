@@ -1,8 +1,12 @@
 package fsm
 
 import (
+	"encoding/binary"
 	"errors"
-	"io"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/tidwall/btree"
 
 	"github.com/highwater/highwater/lease"
 )
@@ -15,10 +19,39 @@ var ErrUnknown = errors.New("not known to this version of highwater")
 // State is the whole replicated state. It is pure: it reads no clock, draws no
 // randomness, does no I/O and starts no goroutine, and the same entries give
 // the same bytes on every node. It is not safe for concurrent use; Machine is.
-type State struct{}
+type State struct {
+	figures
+	leases     btree.Map[string, *held]        // by resource
+	sequences  btree.Map[string, lease.Token]  // by name: the last value issued
+	byToken    btree.Map[lease.Token, string]  // live tokens: the resource
+	byDeadline *btree.BTreeG[end]              // live leases in the order in which they end
+	limits     struct{ leases, sequences int } // maxLeases, maxSequences
+}
+
+// figures are the single values of the state.
+type figures struct {
+	index      uint64 // last applied entry
+	digest     uint64
+	now        int64 // authority time, ms
+	floorSet   bool
+	floor      lease.Token
+	counter    lease.Token // last token issued, or the floor
+	grantsFrom int64       // authority time, ms
+}
+
+// Limits of the state. They are part of what an entry does, and so change only
+// with a new feature level.
+const (
+	maxLeases    = 10_000_000
+	maxSequences = 100_000
+)
 
 // New returns the state of an empty cluster.
-func New() *State { return &State{} }
+func New() *State {
+	s := &State{byDeadline: btree.NewBTreeGOptions(end.before, btree.Options{NoLocks: true})}
+	s.limits.leases, s.limits.sequences = maxLeases, maxSequences
+	return s
+}
 
 // Outcome is what one log entry did.
 type Outcome struct {
@@ -34,13 +67,73 @@ type Outcome struct {
 }
 
 // Apply executes one committed log entry: its index, the Raft term that it was
-// stored under, and its bytes. An error means that the node must stop.
+// stored under, and its bytes. An error means that the node must stop; the
+// state is then as it was before, since an entry is understood as a whole
+// before it changes anything.
 func (s *State) Apply(index, term uint64, data []byte) (Outcome, error) {
-	return Outcome{}, nil
+	if index <= s.index {
+		return Outcome{}, fmt.Errorf("log entry %d: comes after entry %d, and indexes must rise", index, s.index)
+	}
+	e, err := decodeEntry(data)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("log entry %d: %w", index, err)
+	}
+	s.digest = rollDigest(s.digest, index, term, data)
+	s.index = index
+
+	out := Outcome{Term: term}
+	switch {
+	case e.kind == entryLead:
+	case e.term != term:
+		out.Void = true
+	default:
+		s.advance(e.now)
+		if len(e.commands) > 0 {
+			out.Results = make([]Result, len(e.commands))
+		}
+		for i, c := range e.commands {
+			out.Results[i] = s.execute(c, e.wall)
+		}
+	}
+	out.Now = s.now
+	return out, nil
 }
 
-// Query answers a question from the state as it is.
-func (s *State) Query(q Query) Answer { return Answer{} }
+// advance moves time forward, never back, and ends what has come to its end.
+func (s *State) advance(now int64) {
+	s.now = max(s.now, now)
+	s.expire()
+}
+
+func (s *State) execute(c Command, wall int64) Result {
+	switch c := c.(type) {
+	case SetFloor:
+		return s.setFloor(c)
+	case Acquire:
+		return s.acquire(c, wall)
+	case Renew:
+		return s.renew(c)
+	case Release:
+		return s.release(c)
+	case Next:
+		return s.next(c)
+	}
+	panic(fmt.Sprintf("fsm: no command: %T", c)) // decodeEntry makes no other
+}
+
+// rollDigest is the digest after an entry: xxhash64 over the digest before it,
+// index and term, 8 bytes each, little-endian, and the entry's bytes.
+func rollDigest(digest, index, term uint64, data []byte) uint64 {
+	var head [24]byte
+	binary.LittleEndian.PutUint64(head[0:], digest)
+	binary.LittleEndian.PutUint64(head[8:], index)
+	binary.LittleEndian.PutUint64(head[16:], term)
+	var h xxhash.Digest
+	h.Reset()
+	h.Write(head[:])
+	h.Write(data)
+	return h.Sum64()
+}
 
 // Info is the part of the state that leadership and status work with.
 type Info struct {
@@ -61,19 +154,22 @@ type Info struct {
 }
 
 // Info returns the state's figures.
-func (s *State) Info() Info { return Info{} }
-
-// Snapshot is a frozen copy of a State. Taking it costs O(1) or near it; it can
-// be written from another goroutine while the State goes on.
-type Snapshot struct{}
-
-// Snapshot freezes the present state.
-func (s *State) Snapshot() *Snapshot { return &Snapshot{} }
-
-// WriteTo encodes the snapshot: versioned, with a record count and a checksum
-// at its end.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return 0, nil }
-
-// ReadSnapshot decodes what WriteTo wrote into a fresh state. It returns an
-// error, and no state, for anything cut, altered or unknown.
-func ReadSnapshot(r io.Reader) (*State, error) { return nil, nil }
+func (s *State) Info() Info {
+	i := Info{
+		Index:      s.index,
+		Now:        s.now,
+		FloorSet:   s.floorSet,
+		Floor:      s.floor,
+		LastToken:  s.counter,
+		GrantsFrom: s.grantsFrom,
+		Leases:     s.leases.Len(),
+		Digest:     s.digest,
+	}
+	if first, ok := s.byDeadline.Min(); ok {
+		i.Deadline, i.Live = first.deadline, true
+	}
+	if s.now < s.grantsFrom && (!i.Live || s.grantsFrom < i.Deadline) {
+		i.Deadline, i.Live = s.grantsFrom, true
+	}
+	return i
+}
