@@ -60,6 +60,15 @@ func FromLease(l lease.Lease) Lease {
 	}
 }
 
+// FromLeases is a page of a list; next is empty on the last page.
+func FromLeases(leases []lease.Lease, next string) Leases {
+	page := Leases{Leases: make([]Lease, len(leases)), Next: next}
+	for i, l := range leases {
+		page.Leases[i] = FromLease(l)
+	}
+	return page
+}
+
 // ToLease is the lease that an answer shows.
 func (l Lease) ToLease() lease.Lease {
 	return lease.Lease{

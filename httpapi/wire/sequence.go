@@ -57,6 +57,15 @@ func FromSequence(s lease.Sequence) Sequence {
 	return shown
 }
 
+// FromSequences is a page of a list; next is empty on the last page.
+func FromSequences(sequences []lease.Sequence, next string) Sequences {
+	page := Sequences{Sequences: make([]Sequence, len(sequences)), Next: next}
+	for i, s := range sequences {
+		page.Sequences[i] = FromSequence(s)
+	}
+	return page
+}
+
 // ToSequence is the sequence that an answer shows.
 func (s Sequence) ToSequence() lease.Sequence {
 	read := lease.Sequence{Name: s.Name, Frozen: s.Frozen}
