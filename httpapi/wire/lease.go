@@ -33,6 +33,11 @@ type Released struct {
 	Released bool `json:"released"`
 }
 
+// Append writes the answer to b.
+func (r Released) Append(b []byte) []byte {
+	return append(strconv.AppendBool(append(b, `{"released":`...), r.Released), '}')
+}
+
 // Lease is the answer to acquire, renew and get, and an element of a list.
 type Lease struct {
 	Resource    string         `json:"resource"`
