@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/template"
+
+	"github.com/highwater/highwater/lease"
+)
+
+// transcript prints what to try. Every command can be copied as it stands: the
+// tokens are those that the cluster grants next, and the binary is called as it
+// was called here.
+func (c *DevCluster) transcript(w io.Writer) {
+	first, other := c.members[0].URL, c.members[len(c.members)-1].URL
+	next := lease.Token(c.nodes[0].cluster.Status().LastToken) + 1
+	err := devTranscript.Execute(w, map[string]any{
+		"Command": os.Args[0],
+		"Members": c.members, "DataDir": c.dataDir, "Temporary": c.temporary,
+		"Any": first, "Other": other,
+		"First": next, "Second": next + 1,
+		"Endpoints": strings.Join(c.endpoints(), ","),
+		"Initial":   initialCluster(c.members),
+	})
+	if err != nil {
+		fmt.Fprintln(w, err)
+	}
+}
+
+// devTranscript: commands are indented by four spaces and nothing else is; the
+// tests run them.
+var devTranscript = template.Must(template.New("dev").Parse(`Highwater is ready, {{len .Members}} node{{if gt (len .Members) 1}}s{{end}} in this process.
+
+{{range .Members}}  {{.ID}}  {{.URL}}
+{{end}}
+Data: {{.DataDir}}{{if .Temporary}} (removed at the end){{end}}. Press Ctrl-C to stop.
+
+Try, in another terminal. worker-A acquires a lease; its token is {{.First}}:
+
+    curl -s {{.Any}}/v1/leases/invoices/42 -d '{"holder":"worker-A","ttl_ms":60000}'
+
+worker-B asks another node for the same lease and gets 409, lease-held:
+
+    curl -s {{.Other}}/v1/leases/invoices/42 -d '{"holder":"worker-B"}'
+
+worker-A releases, and worker-B acquires with a larger token, {{.Second}}:
+
+    curl -s -X DELETE '{{.Any}}/v1/leases/invoices/42?token={{.First}}'
+    curl -s {{.Other}}/v1/leases/invoices/42 -d '{"holder":"worker-B","ttl_ms":5000}'
+
+Had worker-A slept through this and woken up, it could not renew any more, 410:
+
+    curl -s -X PUT {{.Any}}/v1/leases/invoices/42 -d '{"token":{{.First}}}'
+
+The same from the command line:
+
+    export HIGHWATER_ENDPOINTS={{.Endpoints}}
+    TOKEN=$({{$.Command}} acquire invoices/43 --holder worker-A --ttl 30s)
+    {{$.Command}} list
+    {{$.Command}} token $TOKEN
+    {{$.Command}} release invoices/43 --token $TOKEN
+    {{$.Command}} next orders --count 3
+    {{$.Command}} status
+{{if gt (len .Members) 1}}
+These nodes share one process. To kill a leader, stop this cluster and start
+nodes that have processes of their own:
+
+{{$initial := .Initial}}{{range .Members}}    {{$.Command}} serve --node-id {{.ID}} --data-dir ./{{.ID}} --http-addr {{.HTTPAddr}} --cluster-addr {{.ClusterAddr}} --initial-cluster {{$initial}} &
+{{end}}
+A moment later the status says which node leads. End that one, with kill -9 %2 if
+it is the shell's second job, and acquire again: another leads within a second,
+no lease is lost, and the tokens go on rising.
+
+    {{$.Command}} status
+    {{$.Command}} acquire invoices/44
+{{end}}`))
