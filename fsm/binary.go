@@ -22,9 +22,8 @@ func appendText[T ~string | ~[]byte](dst []byte, s T) []byte {
 }
 
 // reader decodes a byte slice. The first error stays, and everything read
-// after it is zero, so that callers check once, at the end (finish). It never
-// allocates more than a copy of its input for texts; callers that fill lists
-// let them grow with what is read.
+// after it is zero, so that callers check once, at the end (finish). It
+// allocates no more than one copy of its input for all texts.
 type reader struct {
 	b    []byte
 	off  int
@@ -109,6 +108,25 @@ func (r *reader) count(limit int) int {
 		return 0
 	}
 	return int(n)
+}
+
+// elements reads the length of a list whose elements take at least size bytes,
+// so that a slice made for them is within what the input justifies.
+func (r *reader) elements(size int) int {
+	n := r.uvarint()
+	if left := (len(r.b) - r.off) / size; n > uint64(left) {
+		r.fail("a list of %d, where at most %d are possible", n, left)
+		return 0
+	}
+	return int(n)
+}
+
+// makeList makes a list to fill; an empty one is nil.
+func makeList[T any](n int) []T {
+	if n == 0 {
+		return nil
+	}
+	return make([]T, n)
 }
 
 // take returns the next n bytes, which belong to the input.

@@ -19,7 +19,7 @@ const (
 // beyond any clock, and far enough from overflow to add a TTL to it.
 const maxTime = 1 << 62
 
-// minCommand is the size of the smallest command with its length, in bytes.
+// minCommand is the least bytes that a command takes, with its length.
 const minCommand = 4
 
 // entry is a decoded log entry. A lead entry has neither term, time nor commands.
@@ -74,21 +74,17 @@ func decodeEntry(b []byte) (entry, error) {
 		e.term = r.uvarint()
 		e.now = r.between(0, maxTime)
 		e.wall = r.varint()
-		n := r.count(unlimited)
-		if n > 0 {
-			e.commands = make([]Command, 0, min(n, (len(b)-r.off)/minCommand))
-		}
-		for range n {
-			at := r.off
+		e.commands = makeList[Command](r.elements(minCommand))
+		for i := range e.commands {
 			body := r.take(r.count(unlimited))
 			if r.err != nil {
 				break
 			}
 			c, err := DecodeCommand(body)
 			if err != nil {
-				return entry{}, fmt.Errorf("command at byte %d: %w", at, err)
+				return entry{}, fmt.Errorf("command %d: %w", i, err)
 			}
-			e.commands = append(e.commands, c)
+			e.commands[i] = c
 		}
 	default:
 		return entry{}, fmt.Errorf("entry kind %d: %w", e.kind, ErrUnknown)

@@ -25,6 +25,10 @@ const (
 
 	answerError = 1
 	answerData  = 2 // leases, sequences, token, more
+
+	// The least bytes that an element of a list takes.
+	minLease    = 7
+	minSequence = 4
 )
 
 // AppendResult encodes r, of which one member at most is set.
@@ -141,27 +145,19 @@ func DecodeAnswer(b []byte) (Answer, error) {
 	case answerError:
 		a.Err = r.error()
 	case answerData:
-		for range r.count(unlimited) {
-			a.Leases = append(a.Leases, r.lease())
-			if r.err != nil {
-				break
-			}
+		a.Leases = makeList[lease.Lease](r.elements(minLease))
+		for i := range a.Leases {
+			a.Leases[i] = r.lease()
 		}
-		for range r.count(unlimited) {
-			a.Sequences = append(a.Sequences, lease.Sequence{
-				Name: r.string(lease.MaxName), Last: r.token(), Issued: r.bool(), Frozen: r.bool(),
-			})
-			if r.err != nil {
-				break
-			}
+		a.Sequences = makeList[lease.Sequence](r.elements(minSequence))
+		for i := range a.Sequences {
+			a.Sequences[i] = lease.Sequence{Name: r.string(lease.MaxName), Last: r.token(), Issued: r.bool(), Frozen: r.bool()}
 		}
 		a.Token.Token = r.token()
 		a.Token.State = lease.TokenState(r.string(unlimited))
-		for range r.count(unlimited) {
-			a.Token.Resources = append(a.Token.Resources, r.string(lease.MaxName))
-			if r.err != nil {
-				break
-			}
+		a.Token.Resources = makeList[string](r.elements(1))
+		for i := range a.Token.Resources {
+			a.Token.Resources[i] = r.string(lease.MaxName)
 		}
 		a.Token.Holder = r.string(lease.MaxHolder)
 		a.Token.GrantedAt = r.time()

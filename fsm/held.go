@@ -25,10 +25,12 @@ type end struct {
 	token    lease.Token
 }
 
-// before orders ends by deadline, and by token within one millisecond.
-func (e end) before(f end) bool {
-	return cmp.Or(cmp.Compare(e.deadline, f.deadline), cmp.Compare(e.token, f.token)) < 0
+// compare orders ends by deadline, and by token within one millisecond.
+func (e end) compare(f end) int {
+	return cmp.Or(cmp.Compare(e.deadline, f.deadline), cmp.Compare(e.token, f.token))
 }
+
+func (e end) before(f end) bool { return e.compare(f) < 0 }
 
 func (h *held) end() end { return end{h.deadline, h.token} }
 

@@ -2,10 +2,12 @@ package fsm
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/tidwall/btree"
@@ -13,7 +15,7 @@ import (
 	"github.com/highwater/highwater/lease"
 )
 
-// A snapshot is a header, then records, each with its kind (1 byte) and length (4 bytes): the
+// A snapshot is a header, then records, each with its kind and length: the
 // figures, the leases in byte order of their resources, the sequences in byte
 // order of their names, and the end, which counts the records before it. An
 // xxhash64 over all of that, 8 bytes little-endian, comes last. The same state
@@ -28,7 +30,10 @@ const (
 	recordSequence = 3   // last, name
 	recordEnd      = 255 // count
 
-	// maxRecord is above the length of every record, in bytes.
+	// recordHead is the length of what every record begins with: its kind, 1
+	// byte, and the length of the rest, 4 bytes, little-endian.
+	recordHead = 5
+	// maxRecord is above the length of the rest of every record, in bytes.
 	maxRecord = lease.MaxName + lease.MaxHolder + lease.MaxMetadata + 256
 )
 
@@ -49,65 +54,74 @@ func (s *State) Snapshot() *Snapshot {
 // WriteTo encodes the snapshot: versioned, with a record count and a checksum
 // at its end. It streams, and returns how many bytes w took and w's first error.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	out := snapshotWriter{w: bufio.NewWriterSize(w, 64<<10)}
+	out := &snapshotWriter{w: w}
 	out.sum.Reset()
-	out.write(append([]byte(snapshotMagic), snapshotVersion))
-	var body []byte
+	buf := bufio.NewWriterSize(out, 64<<10) // keeps the first error
+	buf.WriteString(snapshotMagic)
+	buf.WriteByte(snapshotVersion)
 
-	body = binary.AppendUvarint(body, s.index)
-	body = binary.LittleEndian.AppendUint64(body, s.digest)
-	body = binary.AppendVarint(body, s.now)
-	body = appendBool(body, s.floorSet)
-	body = binary.AppendVarint(body, int64(s.floor))
-	body = binary.AppendVarint(body, int64(s.counter))
-	body = binary.AppendVarint(body, s.grantsFrom)
-	out.record(recordFigures, body)
+	var records uint64
+	var b []byte
+	// Each record is made in b, after room for its kind and length.
+	begin := func(kind byte) { b = append(b[:0], kind, 0, 0, 0, 0) }
+	finish := func() bool {
+		binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-recordHead))
+		records++
+		_, err := buf.Write(b)
+		return err == nil
+	}
+
+	begin(recordFigures)
+	b = binary.AppendUvarint(b, s.index)
+	b = binary.LittleEndian.AppendUint64(b, s.digest)
+	b = binary.AppendVarint(b, s.now)
+	b = appendBool(b, s.floorSet)
+	b = binary.AppendVarint(b, int64(s.floor))
+	b = binary.AppendVarint(b, int64(s.counter))
+	b = binary.AppendVarint(b, s.grantsFrom)
+	finish()
 
 	s.leases.Scan(func(_ string, h *held) bool {
-		body = binary.AppendVarint(body[:0], int64(h.token))
-		body = binary.AppendVarint(body, h.ttl)
-		body = binary.AppendVarint(body, h.deadline)
-		body = binary.AppendVarint(body, h.granted)
-		body = append(body, h.request[:]...)
-		body = appendText(body, h.resource)
-		body = appendText(body, h.holder)
-		body = appendText(body, h.metadata)
-		return out.record(recordLease, body)
+		begin(recordLease)
+		b = binary.AppendVarint(b, int64(h.token))
+		b = binary.AppendVarint(b, h.ttl)
+		b = binary.AppendVarint(b, h.deadline)
+		b = binary.AppendVarint(b, h.granted)
+		b = append(b, h.request[:]...)
+		b = appendText(b, h.resource)
+		b = appendText(b, h.holder)
+		b = appendText(b, h.metadata)
+		return finish()
 	})
 	s.sequences.Scan(func(name string, last lease.Token) bool {
-		body = binary.AppendVarint(body[:0], int64(last))
-		body = appendText(body, name)
-		return out.record(recordSequence, body)
+		begin(recordSequence)
+		b = binary.AppendVarint(b, int64(last))
+		b = appendText(b, name)
+		return finish()
 	})
 
-	out.record(recordEnd, binary.AppendUvarint(body[:0], out.records))
-	out.write(binary.LittleEndian.AppendUint64(body[:0], out.sum.Sum64()))
-	err := out.w.Flush()
-	return out.n - int64(out.w.Buffered()), err
+	begin(recordEnd)
+	b = binary.AppendUvarint(b, records)
+	finish()
+	if err := buf.Flush(); err != nil {
+		return out.n, err
+	}
+	_, err := out.Write(binary.LittleEndian.AppendUint64(nil, out.sum.Sum64()))
+	return out.n, err
 }
 
-// snapshotWriter counts and hashes what goes through it. Its writer keeps the
-// first error.
+// snapshotWriter counts and hashes what w took.
 type snapshotWriter struct {
-	w       *bufio.Writer
-	sum     xxhash.Digest
-	n       int64
-	records uint64
-	head    []byte
+	w   io.Writer
+	sum xxhash.Digest
+	n   int64
 }
 
-// record reports false once the writer has failed.
-func (w *snapshotWriter) record(kind byte, body []byte) bool {
-	w.head = binary.LittleEndian.AppendUint32(append(w.head[:0], kind), uint32(len(body)))
-	w.records++
-	return w.write(w.head) && w.write(body)
-}
-
-func (w *snapshotWriter) write(b []byte) bool {
-	w.sum.Write(b)
+func (w *snapshotWriter) Write(b []byte) (int, error) {
 	n, err := w.w.Write(b)
 	w.n += int64(n)
-	return err == nil
+	w.sum.Write(b[:n])
+	return n, err
 }
 
 // ReadSnapshot decodes what WriteTo wrote into a fresh state. It returns an
@@ -154,7 +168,10 @@ func (s *State) readFrom(in *snapshotReader) error {
 			return fmt.Errorf("record %d: %w", n, err)
 		}
 		if kind == recordEnd {
-			return in.end()
+			if err := in.end(); err != nil {
+				return err
+			}
+			return s.rebuildViews()
 		}
 	}
 }
@@ -190,12 +207,28 @@ func (s *State) readLease(r *reader) {
 	}
 	before, _, ok := s.leases.Max()
 	r.check(!ok || before < h.resource, "resources are out of order")
-	_, twice := s.byToken.Get(h.token)
-	r.check(!twice, "token %d is held twice", h.token)
 	r.check(s.now >= s.grantsFrom, "a lease from before grants started")
 	if r.err == nil {
-		s.insert(h)
+		s.leases.Load(h.resource, h)
 	}
+}
+
+// rebuildViews makes the views that follow from the leases. In order, since a
+// tree that grows at its end grows many times faster.
+func (s *State) rebuildViews() error {
+	all := s.leases.Values()
+	slices.SortFunc(all, func(a, b *held) int { return cmp.Compare(a.token, b.token) })
+	for i, h := range all {
+		if i > 0 && all[i-1].token == h.token {
+			return fmt.Errorf("token %d is held twice", h.token)
+		}
+		s.byToken.Load(h.token, h.resource)
+	}
+	slices.SortFunc(all, func(a, b *held) int { return a.end().compare(b.end()) })
+	for _, h := range all {
+		s.byDeadline.Load(h.end())
+	}
+	return nil
 }
 
 func (s *State) readSequence(r *reader) {
@@ -212,7 +245,7 @@ func (s *State) readSequence(r *reader) {
 	r.check(!ok || before < name, "sequences are out of order")
 	r.check(s.floorSet && s.now >= s.grantsFrom, "a sequence from before grants started")
 	if r.err == nil {
-		s.sequences.Set(name, last)
+		s.sequences.Load(name, last)
 	}
 }
 
@@ -241,21 +274,20 @@ func (r *snapshotReader) header() error {
 
 // record returns the next record, which is valid until the one after it.
 func (r *snapshotReader) record() (kind byte, body *reader, err error) {
-	var head [5]byte
-	if _, err := io.ReadFull(r.r, head[:]); err != nil {
-		return 0, nil, err
-	}
-	r.sum.Write(head[:])
-	length := binary.LittleEndian.Uint32(head[1:])
-	if length > maxRecord {
-		return 0, nil, fmt.Errorf("a record of %d bytes, where at most %d are possible", length, maxRecord)
-	}
-	r.buf = append(r.buf[:0], make([]byte, length)...)
+	r.buf = append(r.buf[:0], make([]byte, recordHead)...)
 	if _, err := io.ReadFull(r.r, r.buf); err != nil {
 		return 0, nil, err
 	}
+	length := binary.LittleEndian.Uint32(r.buf[1:])
+	if length > maxRecord {
+		return 0, nil, fmt.Errorf("a record of %d bytes, where at most %d are possible", length, maxRecord)
+	}
+	r.buf = append(r.buf, make([]byte, length)...)
+	if _, err := io.ReadFull(r.r, r.buf[recordHead:]); err != nil {
+		return 0, nil, err
+	}
 	r.sum.Write(r.buf)
-	return head[0], &reader{b: r.buf}, nil
+	return r.buf[0], &reader{b: r.buf[recordHead:]}, nil
 }
 
 // end reads the checksum, and makes sure that nothing comes after it.

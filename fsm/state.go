@@ -88,9 +88,7 @@ func (s *State) Apply(index, term uint64, data []byte) (Outcome, error) {
 		out.Void = true
 	default:
 		s.advance(e.now)
-		if len(e.commands) > 0 {
-			out.Results = make([]Result, len(e.commands))
-		}
+		out.Results = makeList[Result](len(e.commands))
 		for i, c := range e.commands {
 			out.Results[i] = s.execute(c, e.wall)
 		}
