@@ -27,8 +27,9 @@ type Rules struct {
 
 // Violation is one broken promise and the records that show it.
 type Violation struct {
-	// Invariant is I1 to I8 as DESIGN.md numbers them, "least" for too little
-	// to judge by, or "history" for records that cannot be judged.
+	// Invariant is I1 to I8 as DESIGN.md numbers them, "answer" for one that
+	// breaks the HTTP contract, "least" for too little to judge by, or
+	// "history" for records that cannot be judged.
 	Invariant string
 	Detail    string
 	Records   []Record
@@ -67,6 +68,7 @@ func (f *findings) add(invariant string, records []*Record, format string, args 
 func Check(records []Record, rules Rules) []Violation {
 	var f findings
 	checkLeast(records, rules.Least, &f)
+	checkAnswers(records, &f)
 	s := readStory(records, &f)
 	checkMonotonic(s, &f)
 	checkExclusive(s, &f)
@@ -99,6 +101,15 @@ func checkLeast(records []Record, least Least, f *findings) {
 		if ok[want.op] < want.least {
 			f.add("least", nil, "%d of %d records are a successful %s; a history with fewer than %d proves nothing",
 				ok[want.op], len(records), want.op, want.least)
+		}
+	}
+}
+
+// checkAnswers finds answers that their Caller could not make sense of.
+func checkAnswers(records []Record, f *findings) {
+	for i := range records {
+		if strings.HasPrefix(records[i].Detail, malformed) {
+			f.add("answer", []*Record{&records[i]}, "an answer breaks the HTTP contract")
 		}
 	}
 }

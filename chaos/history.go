@@ -75,8 +75,9 @@ func (r Record) String() string {
 type History struct {
 	start time.Time
 
-	mu      sync.Mutex
-	records []Record
+	mu        sync.Mutex
+	records   []Record
+	succeeded int
 }
 
 // NewHistory starts an empty history and its clock.
@@ -90,6 +91,16 @@ func (h *History) Add(r Record) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.records = append(h.records, r)
+	if r.Outcome == OK {
+		h.succeeded++
+	}
+}
+
+// Succeeded is how many requests were answered ok so far.
+func (h *History) Succeeded() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.succeeded
 }
 
 // Records returns what was written down so far.
