@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -26,13 +28,29 @@ func BenchmarkHandlers(b *testing.B) {
 			f := &fake{err: c.err, leader: "n2"}
 			handler := New(Config{Authority: f, Cluster: cluster})
 			body := strings.NewReader("")
+			r := httptest.NewRequest(c.method, c.target, nil)
+			r.Body, r.ContentLength = io.NopCloser(body), int64(len(c.body))
+			w := &discard{header: http.Header{}}
 			b.ReportAllocs()
 			for b.Loop() {
 				body.Reset(c.body)
-				r := httptest.NewRequest(c.method, c.target, body)
-				handler.ServeHTTP(httptest.NewRecorder(), r)
+				clear(w.header)
+				handler.ServeHTTP(w, r)
 				f.asked = f.asked[:0]
+			}
+			if w.status == 0 || (w.status >= 300) != (c.err != nil) {
+				b.Fatalf("answered %d", w.status)
 			}
 		})
 	}
 }
+
+// discard is a client that listens to the status only.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discard) WriteHeader(status int)      { d.status = status }
