@@ -21,7 +21,7 @@ func TestKillLeader(t *testing.T) {
 	bothStores(t, func(t *testing.T, store string) {
 		c := startCluster(t, ClusterConfig{LogStore: store})
 		h := NewHistory()
-		rounds := size(3, 20)
+		rounds := size(2, 20)
 		underLoad(t, eightClients(c), h, func() {
 			for range rounds {
 				awaitSuccesses(t, h, 300)
@@ -43,7 +43,7 @@ func TestFreezeLeader(t *testing.T) {
 	bothStores(t, func(t *testing.T, store string) {
 		c := startCluster(t, ClusterConfig{LogStore: store})
 		h := NewHistory()
-		rounds := size(3, 20)
+		rounds := size(2, 20)
 		underLoad(t, eightClients(c), h, func() {
 			for range rounds {
 				awaitSuccesses(t, h, 300)
