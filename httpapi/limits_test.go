@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,11 +66,11 @@ func TestBodiesWhereNoneIsRead(t *testing.T) {
 }
 
 // serveWith is serve with the timeouts of a test.
-func serveWith(t *testing.T, change func(*http.Server)) (*fake, string) {
+func serveWith(t *testing.T, change func(*Server)) (*fake, string) {
 	t.Helper()
 	f := &fake{leader: "n2"}
 	s := NewServer(Config{Authority: f, Cluster: cluster})
-	change(&s.http)
+	change(s)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,8 +86,8 @@ func serveWith(t *testing.T, change func(*http.Server)) (*fake, string) {
 
 // A body that does not come is given up, and nothing of it is applied (C59).
 func TestSlowBody(t *testing.T) {
-	f, addr := serveWith(t, func(s *http.Server) {
-		s.ReadTimeout, s.ReadHeaderTimeout = 50*time.Millisecond, 50*time.Millisecond
+	f, addr := serveWith(t, func(s *Server) {
+		s.http.ReadTimeout, s.http.ReadHeaderTimeout = 50*time.Millisecond, 50*time.Millisecond
 	})
 	for _, sent := range []string{"", `{"holder":"h"}`} {
 		a := exchange(t, addr, "POST", fmt.Sprintf("POST /v1/leases/a HTTP/1.1\r\nHost: %s\r\nContent-Length: 100\r\n\r\n%s", addr, sent))
@@ -149,6 +150,82 @@ func TestServerLimits(t *testing.T) {
 	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("headers of more than %d bytes: %d", MaxHeader, resp.StatusCode)
 	}
+}
+
+// Connections beyond the limit wait until one is free; none is refused.
+func TestConnectionLimit(t *testing.T) { // C59
+	if s := NewServer(Config{Authority: &fake{}}); s.connections != 20_000 {
+		t.Errorf("the limit is %d", s.connections)
+	}
+	_, addr := serveWith(t, func(s *Server) { s.connections = 1 })
+	first, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	get := func(conn net.Conn) error {
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(conn, "GET /livez HTTP/1.1\r\nHost: %s\r\n\r\n", addr)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	if err := get(first); err != nil {
+		t.Fatal(err)
+	}
+	second, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	answered := make(chan error, 1)
+	go func() { answered <- get(second) }()
+	// The first goes on being served while the second waits.
+	for range 10 {
+		if err := get(first); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-answered:
+			t.Fatalf("a second connection was answered (%v) beside the only one", err)
+		default:
+		}
+	}
+	first.Close()
+	if err := <-answered; err != nil {
+		t.Errorf("the second connection was not answered after the first had gone: %v", err)
+	}
+}
+
+// Answers never mix, though their buffers are used again.
+func TestManyAtOnce(t *testing.T) {
+	_, addr := serve(t)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}, Timeout: 20 * time.Second}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for j := range 50 {
+				holder := strings.Repeat(string(rune('a'+i)), 1+(i*50+j)%200)
+				resp, err := client.Post("http://"+addr+"/v1/leases/"+holder, "application/json",
+					strings.NewReader(`{"holder":"`+holder+`","metadata":{"of":"`+holder+`"}}`))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || !strings.HasPrefix(string(got), `{"resource":"`+holder+`","holder":"`+holder+`","token":42`) ||
+					!strings.Contains(string(got), `"metadata":{"of":"`+holder+`"}`) {
+					t.Errorf("the answer to %s is %s, %v", holder, got, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // A web page of another origin gets nowhere (C75).

@@ -39,13 +39,14 @@ type Server struct {
 	http         http.Server
 	api          *api
 	allowedHosts []string
+	connections  int
 }
 
 // NewServer makes a server; Serve starts it.
 func NewServer(c Config) *Server {
 	a := newAPI(c)
 	return &Server{
-		api: a, allowedHosts: c.AllowedHosts,
+		api: a, allowedHosts: c.AllowedHosts, connections: MaxConnections,
 		http: http.Server{
 			Handler:           a,
 			MaxHeaderBytes:    MaxHeader,
@@ -70,7 +71,7 @@ func (s *Server) Serve(l net.Listener) error {
 	if isLoopback(hostOf(l.Addr().String())) {
 		s.http.Handler = s.api.onlyHosts(s.allowedHosts)
 	}
-	return s.http.Serve(netutil.LimitListener(l, MaxConnections))
+	return s.http.Serve(netutil.LimitListener(l, s.connections))
 }
 
 // Shutdown stops accepting, and waits until what has been asked is answered or
