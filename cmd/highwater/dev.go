@@ -45,6 +45,9 @@ func (d *Dev) Validate() error {
 	if last := 65535 - devPortStep*(maxDevNodes-1) - 1; d.Port < 0 || d.Port > last {
 		return lease.BadRequest("--port", "must be an integer from 0 to %d, not %d", last, d.Port)
 	}
+	if d.Port == 0 && d.DataDir != "" && d.Nodes > 1 {
+		return lease.BadRequest("--port", "must not be 0 with --data-dir: its nodes know each other by their ports")
+	}
 	return nil
 }
 
@@ -201,6 +204,9 @@ func (c *DevCluster) waitReady(ctx context.Context) error {
 			case <-n.cluster.Done():
 				return n.cluster.Err()
 			case <-ctx.Done():
+				if !c.temporary {
+					err = fmt.Errorf("%w; a cluster in --data-dir keeps the --nodes and the --port that it began with", err)
+				}
 				return fmt.Errorf("the cluster is not ready: %w", err)
 			}
 		}

@@ -21,6 +21,8 @@ func (c *DevCluster) transcript(w io.Writer) {
 		"Members": c.members, "DataDir": c.dataDir, "Temporary": c.temporary,
 		"Any": first, "Other": other,
 		"First": next, "Second": next + 1,
+		// Names that an earlier try, on the same data, has not acquired.
+		"Name": fmt.Sprintf("invoices/%d", next+41), "OtherName": fmt.Sprintf("invoices/%d", next+42),
 		"Endpoints": strings.Join(c.endpoints(), ","),
 		"Initial":   initialCluster(c.members),
 	})
@@ -39,28 +41,28 @@ Data: {{.DataDir}}{{if .Temporary}} (removed at the end){{end}}. Press Ctrl-C to
 
 Try, in another terminal. worker-A acquires a lease; its token is {{.First}}:
 
-    curl -s {{.Any}}/v1/leases/invoices/42 -d '{"holder":"worker-A","ttl_ms":60000}'
+    curl -s {{.Any}}/v1/leases/{{.Name}} -d '{"holder":"worker-A","ttl_ms":60000}'
 
 worker-B asks another node for the same lease and gets 409, lease-held:
 
-    curl -s {{.Other}}/v1/leases/invoices/42 -d '{"holder":"worker-B"}'
+    curl -s {{.Other}}/v1/leases/{{.Name}} -d '{"holder":"worker-B"}'
 
 worker-A releases, and worker-B acquires with a larger token, {{.Second}}:
 
-    curl -s -X DELETE '{{.Any}}/v1/leases/invoices/42?token={{.First}}'
-    curl -s {{.Other}}/v1/leases/invoices/42 -d '{"holder":"worker-B","ttl_ms":5000}'
+    curl -s -X DELETE '{{.Any}}/v1/leases/{{.Name}}?token={{.First}}'
+    curl -s {{.Other}}/v1/leases/{{.Name}} -d '{"holder":"worker-B","ttl_ms":5000}'
 
 Had worker-A slept through this and woken up, it could not renew any more, 410:
 
-    curl -s -X PUT {{.Any}}/v1/leases/invoices/42 -d '{"token":{{.First}}}'
+    curl -s -X PUT {{.Any}}/v1/leases/{{.Name}} -d '{"token":{{.First}}}'
 
 The same from the command line:
 
     export HIGHWATER_ENDPOINTS={{.Endpoints}}
-    TOKEN=$({{$.Command}} acquire invoices/43 --holder worker-A --ttl 30s)
+    TOKEN=$({{$.Command}} acquire {{.OtherName}} --holder worker-A --ttl 30s)
     {{$.Command}} list
     {{$.Command}} token $TOKEN
-    {{$.Command}} release invoices/43 --token $TOKEN
+    {{$.Command}} release {{.OtherName}} --token $TOKEN
     {{$.Command}} next orders --count 3
     {{$.Command}} status
 {{if gt (len .Members) 1}}
@@ -74,5 +76,5 @@ it is the shell's second job, and acquire again: another leads within a second,
 no lease is lost, and the tokens go on rising.
 
     {{$.Command}} status
-    {{$.Command}} acquire invoices/44
+    {{$.Command}} acquire {{.Name}}
 {{end}}`))

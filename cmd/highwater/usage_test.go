@@ -44,6 +44,7 @@ func TestUsage(t *testing.T) {
 		{"bench --duration 0s", "--duration: must be above 0s"},
 		{"bench --warm-up 11m", "--warm-up: must be 0s to 10m0s"},
 		{"dev --nodes 10", "--nodes: must be an integer from 1 to 9"},
+		{"dev --port 0 --data-dir DIR", "--port: must not be 0 with --data-dir"},
 		{"dev --port 70000", "--port: must be an integer from 0"},
 
 		{"serve", "missing flags: --data-dir=STRING, --node-id=STRING"},
