@@ -58,7 +58,8 @@ var template struct {
 func roles(t testing.TB) {
 	admin := server.Connect(t, "postgres", "postgres")
 	template.once.Do(func() {
-		exec(t, admin, `create role app login; create role tabowner login; create role reader login`)
+		// To switch ordinary triggers off is a right that can be given away.
+		exec(t, admin, `create role app login; create role tabowner login; grant set on parameter session_replication_role to app, tabowner`)
 		exec(t, admin, "create database unguarded_demo")
 		db := server.Connect(t, "postgres", "unguarded_demo")
 		exec(t, db, "grant create on schema public to tabowner; "+demo)
@@ -253,3 +254,31 @@ func (r *running) ok() {
 }
 
 func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+func (d *database) install(t testing.TB, o postgres.InstallOptions) postgres.Inspection {
+	t.Helper()
+	r, err := postgres.Install(context.Background(), d.admin, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// finds says whether an inspection has a finding.
+func finds(r postgres.Inspection, effect postgres.Effect, subject, text string) bool {
+	return slices.ContainsFunc(r.Findings, func(f postgres.Finding) bool {
+		return f.Effect == effect && f.Subject == subject && strings.Contains(f.Text, text)
+	})
+}
+
+// until waits for a query to give a value.
+func (d *database) until(query, want string) {
+	d.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for stop := time.Now().Add(long); d.text(query) != want; <-tick.C {
+		if time.Now().After(stop) {
+			d.t.Fatalf("%s: %q, want %q", query, d.text(query), want)
+		}
+	}
+}

@@ -134,15 +134,38 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// Run runs one of PostgreSQL's own programs against the server.
+// Run runs one of PostgreSQL's own programs against the server and returns what
+// it printed.
 func (s *Server) Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	return s.client(t, nil, name, args...)
+}
+
+// Feed runs a program, or sh, with a file as its standard input.
+func (s *Server) Feed(t testing.TB, file string, command ...string) string {
+	t.Helper()
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	return s.client(t, in, command[0], command[1:]...)
+}
+
+func (s *Server) client(t testing.TB, in io.Reader, name string, args ...string) string {
 	t.Helper()
 	s.need(t)
 	cmd := s.command(name, args...)
-	cmd.Env = append(os.Environ(), "PGHOST="+s.dir, "PGPORT=5432", "PGUSER=postgres")
-	out, err := cmd.CombinedOutput()
+	if name == "sh" {
+		cmd = exec.Command(name, args...)
+	}
+	cmd.Env = append(os.Environ(), "PATH="+s.bin+":"+os.Getenv("PATH"), "PGHOST="+s.dir, "PGPORT=5432", "PGUSER=postgres", "LC_ALL=C")
+	cmd.Stdin = in
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out, &stderr)
 	}
 	return string(out)
 }
@@ -151,7 +174,8 @@ func (s *Server) Run(t testing.TB, name string, args ...string) string {
 // is closed, which the end of this process does.
 func (s *Server) start() error {
 	args := []string{filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, "-c", "listen_addresses=", "-c", "fsync=on",
-		"-c", "max_prepared_transactions=10", "-c", "wal_level=logical", "-c", "deadlock_timeout=50ms"}
+		"-c", "max_prepared_transactions=10", "-c", "wal_level=logical", "-c", "deadlock_timeout=50ms",
+		"-c", "checkpoint_timeout=1h", "-c", "max_wal_size=4GB"}
 	for _, c := range s.config {
 		args = append(args, "-c", c)
 	}
@@ -253,7 +277,8 @@ func (s *Server) url(role, database string) string {
 }
 
 // Database makes a database of the test's own, as a copy of template if that is
-// not empty, and returns its name. It is dropped when the test ends.
+// not empty, and returns its name. It goes with the server: to drop it would cost
+// a checkpoint.
 func (s *Server) Database(t testing.TB, template string) string {
 	t.Helper()
 	s.need(t)
@@ -263,7 +288,6 @@ func (s *Server) Database(t testing.TB, template string) string {
 	}
 	admin := s.Connect(t, "postgres", "postgres")
 	s.exec(t, admin, "create database "+name+" template "+template)
-	t.Cleanup(func() { s.exec(t, s.Connect(t, "postgres", "postgres"), "drop database "+name+" with (force)") })
 	return name
 }
 
