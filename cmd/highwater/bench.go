@@ -70,7 +70,7 @@ func (b *bench) Run(ctx context.Context, out *streams) error {
 	if err != nil {
 		return err
 	}
-	out.note("%s with %d clients over %s: %v to warm up, %v to measure",
+	out.note("%s, clients %d, over %s: %v to warm up, %v to measure",
 		b.Mode, b.Clients, strings.Join(b.Endpoints, ", "), b.WarmUp, b.Duration)
 	began := time.Now()
 	from := began.Add(b.WarmUp)
@@ -158,7 +158,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 }
 
 func (m measurement) print(w io.Writer) {
-	fmt.Fprintf(w, "%s, %d clients: %.0f/s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, %d operations in %v\n",
+	fmt.Fprintf(w, "%s, clients %d: %.0f/s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, %d operations in %v\n",
 		m.Mode, m.Clients, m.PerSecond, m.P50MS, m.P99MS, m.MaxMS, m.Operations,
 		time.Duration(m.DurationMS)*time.Millisecond)
 	for _, code := range slices.Sorted(maps.Keys(m.Errors)) {

@@ -54,6 +54,9 @@ func (d *Dev) Validate() error {
 // Run starts the cluster, says what to try, and serves until ctx ends.
 func (d *Dev) Run(ctx context.Context, out *streams) error {
 	started, err := d.Start(ctx, out.Err)
+	if errors.Is(err, context.Canceled) {
+		return nil // asked to stop before it was ready
+	}
 	if err != nil {
 		return err
 	}
