@@ -192,10 +192,10 @@ func measuredLives(t *testing.T, c *Cluster, h *History) {
 			}
 			atMost, atLeast := time.Duration(answered-g.Invoke), time.Duration(lastSeen[name]-g.Return)
 			if atMost < ttl {
-				t.Errorf("%q lived for less than %v", name, atMost)
+				t.Errorf("%q lived for %v at most, with a TTL of %v", name, atMost, ttl)
 			}
 			if atLeast > ttl+time.Second {
-				t.Errorf("%q lived for more than %v", name, atLeast)
+				t.Errorf("%q lived for %v at least, with a TTL of %v", name, atLeast, ttl)
 			}
 			if measured == 0 || atMost < shortest {
 				shortest = atMost

@@ -1,129 +1,214 @@
 #!/usr/bin/env bash
-# Three nodes, real processes and disks: tokens rise across leaders that are ended with kill -9.
-# Needs Go, bash and curl. Exits 0 only if every step went as it says.
+# The main job of Highwater, shown on three real nodes: one worker holds a
+# lease, another is refused, the leader is killed twice, and tokens only rise.
+#
+#   scripts/demo.sh            builds ./cmd/highwater and runs the demonstration
+#   HIGHWATER_BIN=path scripts/demo.sh    uses a binary that is there already
+#
+# It needs bash, curl and Go, takes free ports on 127.0.0.1 and a temporary
+# directory, ends only its own processes, and exits with 0 only if everything
+# that it shows is true.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-work=$(mktemp -d)
-declare -A pid url
+dir=$(mktemp -d "${TMPDIR:-/tmp}/highwater-demo.XXXXXX")
+pids=("" "" "")
+http=("" "" "")
+cluster=("" "" "")
+resource=invoices/B-1042
+
 cleanup() {
-  for n in "${!pid[@]}"; do kill -9 "${pid[$n]}" 2>/dev/null || true; done
-  wait 2>/dev/null || true
-  rm -rf "$work"
+  local code=$? i
+  for i in 0 1 2; do
+    end "$i"
+  done
+  if [ "$code" -ne 0 ]; then
+    echo "demo: FAILED; the last lines of the nodes' logs:" >&2
+    tail -n 15 "$dir"/n*.log >&2 || true
+  fi
+  rm -rf "$dir"
+  exit "$code"
+}
+
+# end kills node $1 with SIGKILL and waits until it is gone.
+end() {
+  if [ -n "${pids[$1]}" ]; then
+    kill -9 "${pids[$1]}" 2>/dev/null || true
+    wait "${pids[$1]}" 2>/dev/null || true
+    pids[$1]=""
+  fi
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-fail() {
-  printf '\nFAILED: %s\n' "$*" >&2
-  for n in n1 n2 n3; do printf -- '--- the end of the log of %s\n' "$n" >&2; tail -n 15 "$work/$n.log" >&2 || true; done
-  exit 1
-}
-step() { printf '\n# %s\n' "$*"; }
+say() { printf '\n%s\n' "$*"; }
+fail() { echo "demo: $*" >&2; exit 1; }
 
-# free prints six ports of the loopback address that nobody listens on.
-free() {
-  local port=$((20000 + RANDOM % 20000)) found=0
-  while [ "$found" -lt 6 ]; do
-    port=$((port + 1))
-    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then echo "$port"; found=$((found + 1)); fi
+# free_port sets port to one that nothing listens on, below those that the
+# system gives to outgoing connections.
+declare -A taken
+free_port() {
+  local try
+  for try in {1..100}; do
+    port=$((10000 + RANDOM % 20000))
+    if [ -z "${taken[$port]:-}" ] && ! (: < "/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+      taken[$port]=1
+      return
+    fi
+  done
+  fail "no free port found"
+}
+
+start() {
+  "$bin" serve --node-id "n$(($1 + 1))" --data-dir "$dir/n$(($1 + 1))" \
+    --http-addr "${http[$1]}" --cluster-addr "${cluster[$1]}" \
+    --initial-cluster "n1=${cluster[0]},n2=${cluster[1]},n3=${cluster[2]}" \
+    >> "$dir/n$(($1 + 1)).log" 2>&1 < /dev/null &
+  pids[$1]=$!
+}
+
+# await_ready waits until node $1 is ready, a minute at most.
+await_ready() {
+  local deadline=$((SECONDS + 60))
+  until curl -fsS -o /dev/null --max-time 5 "http://${http[$1]}/readyz" 2>/dev/null; do
+    kill -0 "${pids[$1]}" 2>/dev/null || fail "n$(($1 + 1)) has ended"
+    [ "$SECONDS" -lt "$deadline" ] || fail "n$(($1 + 1)) is not ready after a minute"
+    sleep 0.1
   done
 }
-mapfile -t port < <(free)
 
-go build -o "$work/highwater" ./cmd/highwater
-hw() { "$work/highwater" "$@"; }
-
-members="n1=127.0.0.1:${port[3]},n2=127.0.0.1:${port[4]},n3=127.0.0.1:${port[5]}"
-start() { # start NODE INDEX
-  "$work/highwater" serve --node-id "$1" --data-dir "$work/$1" \
-    --http-addr "127.0.0.1:${port[$2]}" --cluster-addr "127.0.0.1:${port[$2 + 3]}" \
-    --initial-cluster "$members" >>"$work/$1.log" 2>&1 </dev/null &
-  pid[$1]=$!
-  url[$1]="http://127.0.0.1:${port[$2]}"
-  echo "started $1, process ${pid[$1]}, ${url[$1]}"
+# find_leader sets leader to the number of the node that leads, as a node that
+# runs sees it.
+find_leader() {
+  local deadline=$((SECONDS + 60)) i name
+  while [ "$SECONDS" -lt "$deadline" ]; do
+    for i in 0 1 2; do
+      [ -n "${pids[$i]}" ] || continue
+      name=$(curl -fsS --max-time 5 "http://${http[$i]}/v1/cluster" 2>/dev/null |
+        sed -n 's/.*"leader":"n\([1-3]\)".*/\1/p') || true
+      if [ -n "$name" ] && [ -n "${pids[$((name - 1))]}" ]; then
+        leader=$((name - 1))
+        return
+      fi
+    done
+    sleep 0.1
+  done
+  fail "no leader after a minute"
 }
 
-alive() { for n in n1 n2 n3; do if kill -0 "${pid[$n]}" 2>/dev/null; then echo "$n"; fi; done; }
-endpoints() { local list=""; for n in $(alive); do list+="${list:+,}${url[$n]}"; done; echo "$list"; }
+# ask shows a request and its answer. It sets status, body and token.
+ask() {
+  local url=$1
+  shift
+  local shown="\$ curl -sS" arg
+  for arg in "$@"; do
+    case $arg in
+      *[\ \{\"]*) shown+=" '$arg'" ;;
+      *) shown+=" $arg" ;;
+    esac
+  done
+  case $url in
+    *\?*) shown+=" '$url'" ;;
+    *) shown+=" $url" ;;
+  esac
+  echo "$shown"
+  body=$(curl -sS --max-time 20 -w '\n%{http_code}' "$@" "$url")
+  status=${body##*$'\n'}
+  body=${body%$'\n'*}
+  echo "$body"
+  token=$(sed -n 's/.*"token":\([0-9][0-9]*\).*/\1/p' <<< "$body")
+}
 
-# leader prints the node that a living node names as the leader, if that lives as well.
-leader() {
-  local n l
-  for n in $(alive); do
-    l=$(curl -sf --max-time 2 "${url[$n]}/v1/cluster" | sed -n 's/.*"leader":"\([^"]*\)".*/\1/p')
-    if [ -n "$l" ] && kill -0 "${pid[$l]}" 2>/dev/null; then echo "$l"; return; fi
+want() { [ "$status" = "$1" ] || fail "want status $1, not $status"; }
+want_token() { [ "$token" = "$1" ] || fail "want token $1, not '$token'"; }
+
+# survivor sets at to the API of a node that runs.
+survivor() {
+  local i
+  for i in 0 1 2; do
+    if [ -n "${pids[$i]}" ]; then
+      at="http://${http[$i]}"
+      return
+    fi
   done
 }
-await() { # await WHAT COMMAND...: until the command prints something, 30 s at most
-  local what=$1 out="" end=$((SECONDS + 30)); shift
-  while [ -z "$out" ]; do
-    [ "$SECONDS" -lt "$end" ] || fail "no $what within 30 s"
-    out=$("$@" || true)
-    [ -n "$out" ] || read -rt 0.1 <> <(:) || true
-  done
-  echo "$out"
-}
-ready() { # ready NODE: prints yes when the node is ready
-  if curl -sf --max-time 2 -o "$work/out" "${url[$1]}/readyz"; then echo yes; fi
-}
+
 kill_leader() {
-  local l; l=$(await leader leader)
-  kill -9 "${pid[$l]}"; wait "${pid[$l]}" 2>/dev/null || true
-  killed=$l
-  echo "ended $l, the leader, with kill -9"
+  find_leader
+  killed=$leader
+  say "# The leader is n$((killed + 1)). kill -9."
+  echo "\$ kill -9 ${pids[$killed]}"
+  end "$killed"
+  survivor
 }
-acquire() { # acquire HOLDER: prints the token
-  hw acquire invoices/B-1042 --holder "$1" --ttl 60s --endpoints "$(endpoints)" 2>>"$work/acquire.err"
-}
 
-step "three nodes, each with its own process, disk and ports"
-start n1 0; start n2 1; start n3 2
-for n in n1 n2 n3; do await "answer from $n" ready "$n" >/dev/null; done
-echo "leader: $(await leader leader)"
+bin=${HIGHWATER_BIN:-}
+if [ -z "$bin" ]; then
+  bin=$dir/highwater
+  go build -o "$bin" ./cmd/highwater
+fi
 
-step "worker-A acquires invoices/B-1042"
-first=$(acquire worker-A) || fail "worker-A was refused"
-echo "token $first"
+say "# Three nodes on this machine:"
+for i in 0 1 2; do
+  free_port; http[$i]=127.0.0.1:$port
+  free_port; cluster[$i]=127.0.0.1:$port
+done
+for i in 0 1 2; do
+  start "$i"
+done
+for i in 0 1 2; do
+  await_ready "$i"
+  echo "n$((i + 1)) is ready at http://${http[$i]}"
+done
+at=http://${http[0]}
 
-step "worker-B is refused while worker-A holds it"
-code=0; acquire worker-B >"$work/out" || code=$?
-[ "$code" -eq 75 ] || fail "worker-B: exit code $code instead of 75"
-[ ! -s "$work/out" ] || fail "worker-B was refused and got a token"
-tail -n 1 "$work/acquire.err"
+say "# worker-A acquires a lease for a minute."
+ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-A","ttl_ms":60000}'
+want 201
+first=$token
 
-step "the leader dies"
+say "# worker-B asks another node for the same resource, and is refused."
+ask "http://${http[1]}/v1/leases/$resource" -X POST -d '{"holder":"worker-B","ttl_ms":60000}'
+want 409
+[ -z "$token" ] || fail "a refusal has a member token"
+
 kill_leader
+say "# worker-A's lease is still there, with its token."
+ask "$at/v1/leases/$resource"
+want 200
+want_token "$first"
 
-step "the lease is still there, with its token"
-held=$(hw get invoices/B-1042 --json --endpoints "$(endpoints)") || fail "the lease is gone"
-echo "$held"
-[[ "$held" =~ \"token\":\ *$first[,}\ ] ]] || fail "the lease has another token than $first"
+say "# worker-A renews it: the token stays. Then it releases."
+ask "$at/v1/leases/$resource" -X PUT -d "{\"token\":$first}"
+want 200
+want_token "$first"
+ask "$at/v1/leases/$resource?token=$first" -X DELETE
+want 200
 
-step "worker-A releases, worker-B acquires: a larger token"
-hw release invoices/B-1042 --token "$first" --endpoints "$(endpoints)" || fail "release was refused"
-second=$(acquire worker-B) || fail "worker-B was refused"
-echo "token $second"
-[ "$second" -gt "$first" ] || fail "token $second is not larger than $first"
+say "# worker-B acquires: a larger token."
+ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-B","ttl_ms":60000}'
+want 201
+second=$token
+[ "$second" -gt "$first" ] || fail "token $second is not above $first"
 
-step "$killed comes back on its disk, and the next leader dies"
-start "$killed" $((${killed#n} - 1))
-await "return of $killed" ready "$killed" >/dev/null
+say "# worker-A wakes up late. What it held is gone for good."
+ask "$at/v1/leases/$resource" -X PUT -d "{\"token\":$first}"
+want 410
+
+say "# n$((killed + 1)) comes back, and the leader is killed again."
+start "$killed"
+await_ready "$killed"
 kill_leader
+ask "$at/v1/leases/$resource"
+want 200
+want_token "$second"
 
-step "worker-B releases, worker-C acquires: larger again"
-hw release invoices/B-1042 --token "$second" --endpoints "$(endpoints)" || fail "release was refused"
-third=$(acquire worker-C) || fail "worker-C was refused"
-echo "token $third"
-[ "$third" -gt "$second" ] || fail "token $third is not larger than $second"
+say "# worker-B releases, worker-A acquires: a larger token again."
+ask "$at/v1/leases/$resource?token=$second" -X DELETE
+want 200
+ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-A","ttl_ms":60000}'
+want 201
+third=$token
+[ "$third" -gt "$second" ] || fail "token $third is not above $second"
 
-step "all nodes die at once and come back"
-for n in $(alive); do kill -9 "${pid[$n]}"; wait "${pid[$n]}" 2>/dev/null || true; done
-start n1 0; start n2 1; start n3 2
-for n in n1 n2 n3; do await "return of $n" ready "$n" >/dev/null; done
-hw release invoices/B-1042 --token "$third" --endpoints "$(endpoints)" || fail "the lease did not survive"
-fourth=$(acquire worker-D) || fail "worker-D was refused"
-echo "token $fourth"
-[ "$fourth" -gt "$third" ] || fail "token $fourth is not larger than $third"
-
-printf '\nTokens rose across two dead leaders and a dead cluster: %s < %s < %s < %s\n' "$first" "$second" "$third" "$fourth"
+say "# Two leaders were killed, and tokens only rose: $first < $second < $third"
