@@ -434,6 +434,10 @@ func TestRateOfTokens(t *testing.T) {
 	l.counter = 5000 + 4<<18
 	l.refused(4299, acquire("c", 5000), lease.CodeTooBusy)
 	l.ok(5300, acquire("c", 5000))
+	l.ok(maxTime, acquire("d", 5000)) // the ceiling ends at the last token, and does not wrap
+	if got := l.ceiling(); got != lease.MaxToken {
+		t.Errorf("the ceiling at the end of time is %d", got)
+	}
 }
 
 // C66: a sequence asked for a million values a second is held to the rate rule,
