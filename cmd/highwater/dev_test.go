@@ -167,3 +167,18 @@ func waitFor(t *testing.T, what string, p *process, holds func() bool) {
 		}
 	}
 }
+
+// What "go run" built is gone when it ends, so the transcript must not name it.
+func TestTranscriptKnowsGoRun(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/tmp/go-build268997251/b001/exe/highwater": true,
+		"/usr/local/bin/highwater":                  false,
+		"./highwater":                               false,
+		"exe/highwater":                             false,
+		"highwater":                                 false,
+	} {
+		if got := madeByGoRun(path); got != want {
+			t.Errorf("madeByGoRun(%q) = %t", path, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/template"
 
@@ -12,12 +13,17 @@ import (
 
 // transcript prints what to try. Every command can be copied as it stands: the
 // tokens are those that the cluster grants next, and the binary is called as it
-// was called here.
+// was called here. What "go run" made is gone when it ends, so its binary is
+// built first.
 func (c *DevCluster) transcript(w io.Writer) {
 	first, other := c.members[0].URL, c.members[len(c.members)-1].URL
 	next := lease.Token(c.nodes[0].cluster.Status().LastToken) + 1
+	command, build := os.Args[0], false
+	if madeByGoRun(command) {
+		command, build = "./highwater", true
+	}
 	err := devTranscript.Execute(w, map[string]any{
-		"Command": os.Args[0],
+		"Command": command, "Build": build,
 		"Members": c.members, "DataDir": c.dataDir, "Temporary": c.temporary,
 		"Any": first, "Other": other,
 		"First": next, "Second": next + 1,
@@ -29,6 +35,13 @@ func (c *DevCluster) transcript(w io.Writer) {
 	if err != nil {
 		fmt.Fprintln(w, err)
 	}
+}
+
+// madeByGoRun says whether the go command made this binary for one run, in
+// its temporary folder go-build…/b001/exe.
+func madeByGoRun(path string) bool {
+	exe := filepath.Dir(path)
+	return filepath.Base(exe) == "exe" && strings.HasPrefix(filepath.Base(filepath.Dir(filepath.Dir(exe))), "go-build")
 }
 
 // devTranscript: commands are indented by four spaces and nothing else is; the
@@ -57,7 +70,8 @@ Had worker-A slept through this and woken up, it could not renew any more, 410:
     curl -s -X PUT {{.Any}}/v1/leases/{{.Name}} -d '{"token":{{.First}}}'
 
 The same from the command line:
-
+{{if .Build}}
+    go build -o {{.Command}} ./cmd/highwater{{end}}
     export HIGHWATER_ENDPOINTS={{.Endpoints}}
     TOKEN=$({{$.Command}} acquire {{.OtherName}} --holder worker-A --ttl 30s)
     {{$.Command}} list
