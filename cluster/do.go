@@ -165,9 +165,9 @@ func (n *Node) do(ctx context.Context, r request, c *call) (*call, error) {
 	w := waiting{node: n, ctx: ctx, end: time.Now().Add(n.cfg.LeaderWait + answerTimeout)}
 	defer w.stop()
 	var (
-		unknown bool      // some sending may have been applied
-		none    time.Time // since when no leader is known, or none takes the request
-		refused *leader   // the last leader that did not take it
+		unknown bool        // some sending may have been applied
+		none    time.Time   // since when no leader is known, or none takes the request
+		refused *leaderView // the last leader that did not take it
 		backoff = minBackoff
 	)
 	for {
@@ -228,7 +228,7 @@ func (n *Node) do(ctx context.Context, r request, c *call) (*call, error) {
 
 // dispatch sends a call to the leader. A call that cannot be sent is finished at
 // once, as not applied.
-func (n *Node) dispatch(l *leader, c *call) {
+func (n *Node) dispatch(l *leaderView, c *call) {
 	if l.self {
 		if e := n.leads(l.term); e == nil || !e.add(c) {
 			c.finish(fateNotApplied)
@@ -300,7 +300,7 @@ func (w *waiting) stop() {
 
 // wait returns nil when another leader than l is known, or none any more, and
 // errNoLeader at t.
-func (w *waiting) wait(l *leader, t time.Time) error {
+func (w *waiting) wait(l *leaderView, t time.Time) error {
 	select {
 	case <-l.changed:
 		return nil
@@ -320,11 +320,12 @@ func (w *waiting) wait(l *leader, t time.Time) error {
 // (errMoved); its fate with the old one is unknown. Others wait a little longer
 // for their answer. That nobody leads for a while is no reason to send again,
 // since the same leader may be back.
-func (w *waiting) answer(l *leader, c *call, repeatable bool) error {
+func (w *waiting) answer(l *leaderView, c *call, repeatable bool) error {
 	changed := l.changed
 	limit := time.Now().Add(answerTimeout)
 	timer := w.until(limit)
 	for {
+		var reason error
 		select {
 		case <-c.done:
 			return nil
@@ -337,27 +338,28 @@ func (w *waiting) answer(l *leader, c *call, repeatable bool) error {
 			case now.same(l):
 				timer = w.until(limit)
 			case repeatable:
-				select {
-				case <-c.done:
-					return nil
-				default:
-				}
-				w.node.abandon(c)
-				return errMoved
+				reason = errMoved
 			default:
 				changed = nil
 				timer = w.until(earlier(limit, time.Now().Add(releaseGrace)))
 			}
 		case <-timer:
-			w.node.abandon(c)
-			return errNoAnswer
+			reason = errNoAnswer
 		case <-w.ctx.Done():
-			w.node.abandon(c)
-			return w.ctx.Err()
+			reason = w.ctx.Err()
 		case <-w.node.ctx.Done():
-			w.node.abandon(c)
-			return errEnded
+			reason = errEnded
 		}
+		if reason == nil {
+			continue
+		}
+		select {
+		case <-c.done: // at the last moment
+			return nil
+		default:
+		}
+		w.node.abandon(c)
+		return reason
 	}
 }
 

@@ -49,8 +49,8 @@ type Node struct {
 	raft     atomic.Pointer[raft.Raft] // nil until the cluster is formed
 	serverID raft.ServerID
 
-	leader    atomic.Pointer[leader] // never nil
-	epoch     atomic.Pointer[epoch]  // nil while this node does not lead
+	leader    atomic.Pointer[leaderView] // never nil
+	epoch     atomic.Pointer[epoch]      // nil while this node does not lead
 	observing sync.Mutex
 	look      chan struct{} // holds one: look at Raft
 	currency  currency
@@ -107,7 +107,7 @@ func Open(ctx context.Context, config Config) (_ *Node, err error) {
 		inbound:   make(map[raft.ServerID]*inbound),
 		done:      make(chan struct{}),
 	}
-	n.leader.Store(&leader{changed: make(chan struct{})})
+	n.leader.Store(&leaderView{changed: make(chan struct{})})
 	n.machine = fsm.NewMachine(n.fail, n.applied)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 
@@ -191,7 +191,7 @@ func (n *Node) startRaft(id identity) error {
 	conf.NoLegacyTelemetry = true
 	conf.Logger = logger
 	transport := newTransport(n.network, n.stores, logger)
-	r, err := raft.NewRaft(conf, n.machine, n.stores.log, n.stores.stable, n.stores.snapshots, transport)
+	r, err := raft.NewRaft(conf, n.machine, n.stores.log, n.stores.stable, n.stores.snapshots, replicator{transport})
 	if err != nil {
 		transport.Close()
 		return fmt.Errorf("--data-dir: %s: %w", n.cfg.DataDir, err)
@@ -377,6 +377,11 @@ func (n *Node) close(ctx context.Context) error {
 		}
 		cancel()
 	}
+	return n.stop(ctx)
+}
+
+// stop ends the node, whoever leads.
+func (n *Node) stop(ctx context.Context) error {
 	n.cancel()
 	n.spawnMu.Lock()
 	n.closing = true
