@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The main job of Highwater, shown on three real nodes: one worker holds a
-# lease, another is refused, the leader is killed twice, and tokens only rise.
+# lease, another is refused, two leaders and then the whole cluster are killed,
+# and tokens only rise.
 #
 #   scripts/demo.sh            builds ./cmd/highwater and runs the demonstration
 #   HIGHWATER_BIN=path scripts/demo.sh    uses a binary that is there already
@@ -96,31 +97,68 @@ find_leader() {
   fail "no leader after a minute"
 }
 
-# ask shows a request and its answer. It sets status, body and token.
+# ask sends one request of METHOD to the path of the resource and sets status,
+# body and token. Anything but the status WANTED ends the demonstration.
+#   ask WANTED METHOD [QUERY-OR-BODY]
 ask() {
-  local url=$1
-  shift
-  local shown="\$ curl -sS" arg
-  for arg in "$@"; do
-    case $arg in
-      *[\ \{\"]*) shown+=" '$arg'" ;;
-      *) shown+=" $arg" ;;
-    esac
-  done
-  case $url in
-    *\?*) shown+=" '$url'" ;;
-    *) shown+=" $url" ;;
+  local wanted=$1 method=$2 query="" data=()
+  case ${3:-} in
+    \?*) query=$3 ;;
+    ?*) data=(-d "$3") ;;
   esac
-  echo "$shown"
-  body=$(curl -sS --max-time 20 -w '\n%{http_code}' "$@" "$url")
+  body=$(curl -sS --max-time 20 -w '\n%{http_code}' -X "$method" ${data[@]+"${data[@]}"} "$at/v1/leases/$resource$query")
   status=${body##*$'\n'}
   body=${body%$'\n'*}
-  echo "$body"
-  token=$(sed -n 's/.*"token":\([0-9][0-9]*\).*/\1/p' <<< "$body")
+  [ "$status" = "$wanted" ] || fail "$method $at/v1/leases/$resource$query: want $wanted, got $status: $body"
+  token=$(number token)
 }
 
-want() { [ "$status" = "$1" ] || fail "want status $1, not $status"; }
-want_token() { [ "$token" = "$1" ] || fail "want token $1, not '$token'"; }
+# number and text print a member of the answer.
+number() { sed -n 's/.*"'"$1"'":\([0-9][0-9]*\).*/\1/p' <<< "$body"; }
+text() { sed -n 's/.*"'"$1"'":"\([^"]*\)".*/\1/p' <<< "$body"; }
+
+acquire() {
+  say "# $1 acquires $resource"
+  ask 201 POST "{\"holder\":\"$1\",\"ttl_ms\":60000}"
+  echo "token $token"
+  [ "$token" -gt "${last:-0}" ] || fail "token $token is not above ${last:-0}"
+  last=$token
+  rose+=${rose:+ < }$token
+}
+
+refused() {
+  say "# $1 asks for it, through another node"
+  ask 409 POST "{\"holder\":\"$1\",\"ttl_ms\":60000}"
+  [ -z "$token" ] || fail "a refusal has a member token: $body"
+  echo "refused, $(text type): $(text holder) holds it with token $(number current_token), $(number remaining_ms) ms left"
+}
+
+# still has the holder $1 and the last token.
+still() {
+  say "# Is the lease of $1 still there?"
+  ask 200 GET
+  [ "$(text holder) $token" = "$1 $last" ] || fail "it is not: $body"
+  echo "yes: $1, token $token, $(number remaining_ms) ms left"
+}
+
+renew() {
+  say "# $1 renews"
+  ask 200 PUT "{\"token\":$last}"
+  [ "$token" = "$last" ] || fail "a renewal changed the token: $body"
+  echo "token $token, as before"
+}
+
+release() {
+  say "# $1 releases"
+  ask 200 DELETE "?token=$last"
+  echo "released"
+}
+
+late() {
+  say "# $1 wakes up late and renews with token $2"
+  ask 410 PUT "{\"token\":$2}"
+  echo "refused, $(text type): $(text detail)"
+}
 
 # survivor sets at to the API of a node that runs.
 survivor() {
@@ -134,11 +172,11 @@ survivor() {
 }
 
 kill_leader() {
+  say "# the ${1:-}leader dies"
   find_leader
   killed=$leader
-  say "# The leader is n$((killed + 1)). kill -9."
-  echo "\$ kill -9 ${pids[$killed]}"
   end "$killed"
+  echo "ended n$((killed + 1)), the leader, with kill -9"
   survivor
 }
 
@@ -148,7 +186,7 @@ if [ -z "$bin" ]; then
   go build -o "$bin" ./cmd/highwater
 fi
 
-say "# Three nodes on this machine:"
+say "# three nodes start"
 for i in 0 1 2; do
   free_port; http[$i]=127.0.0.1:$port
   free_port; cluster[$i]=127.0.0.1:$port
@@ -160,55 +198,47 @@ for i in 0 1 2; do
   await_ready "$i"
   echo "n$((i + 1)) is ready at http://${http[$i]}"
 done
+
+last=0 rose=""
 at=http://${http[0]}
-
-say "# worker-A acquires a lease for a minute."
-ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-A","ttl_ms":60000}'
-want 201
-first=$token
-
-say "# worker-B asks another node for the same resource, and is refused."
-ask "http://${http[1]}/v1/leases/$resource" -X POST -d '{"holder":"worker-B","ttl_ms":60000}'
-want 409
-[ -z "$token" ] || fail "a refusal has a member token"
+acquire worker-A
+first=$last
+at=http://${http[1]}
+refused worker-B
 
 kill_leader
-say "# worker-A's lease is still there, with its token."
-ask "$at/v1/leases/$resource"
-want 200
-want_token "$first"
+still worker-A
+renew worker-A
+release worker-A
+acquire worker-B
+late worker-A "$first"
 
-say "# worker-A renews it: the token stays. Then it releases."
-ask "$at/v1/leases/$resource" -X PUT -d "{\"token\":$first}"
-want 200
-want_token "$first"
-ask "$at/v1/leases/$resource?token=$first" -X DELETE
-want 200
-
-say "# worker-B acquires: a larger token."
-ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-B","ttl_ms":60000}'
-want 201
-second=$token
-[ "$second" -gt "$first" ] || fail "token $second is not above $first"
-
-say "# worker-A wakes up late. What it held is gone for good."
-ask "$at/v1/leases/$resource" -X PUT -d "{\"token\":$first}"
-want 410
-
-say "# n$((killed + 1)) comes back, and the leader is killed again."
+say "# n$((killed + 1)) comes back"
 start "$killed"
 await_ready "$killed"
-kill_leader
-ask "$at/v1/leases/$resource"
-want 200
-want_token "$second"
+echo "n$((killed + 1)) is ready"
+kill_leader "next "
+still worker-B
+release worker-B
+acquire worker-A
 
-say "# worker-B releases, worker-A acquires: a larger token again."
-ask "$at/v1/leases/$resource?token=$second" -X DELETE
-want 200
-ask "$at/v1/leases/$resource" -X POST -d '{"holder":"worker-A","ttl_ms":60000}'
-want 201
-third=$token
-[ "$third" -gt "$second" ] || fail "token $third is not above $second"
+say "# all die at once, and come back"
+for i in 0 1 2; do
+  [ -z "${pids[$i]}" ] || kill -9 "${pids[$i]}"
+done
+for i in 0 1 2; do
+  end "$i"
+done
+echo "ended all nodes with kill -9"
+for i in 0 1 2; do
+  start "$i"
+done
+for i in 0 1 2; do
+  await_ready "$i"
+done
+echo "all nodes are ready"
+still worker-A
+release worker-A
+acquire worker-B
 
-say "# Two leaders were killed, and tokens only rose: $first < $second < $third"
+say "Tokens rose across two dead leaders and a dead cluster: $rose"
