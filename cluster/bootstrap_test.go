@@ -27,6 +27,7 @@ type seed struct {
 	now  func() time.Time
 	auto bool
 	log  *lines
+	dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	listener net.Listener
 	st       *stores
@@ -72,7 +73,7 @@ func (s *seed) start() {
 		}
 	}
 	s.net, err = newNetwork(networkConfig{
-		Listener: l, Identity: s.st.identity, InitialCluster: s.list, Now: s.now, Logger: hclog.NewNullLogger(),
+		Listener: l, Identity: s.st.identity, InitialCluster: s.list, Now: s.now, Dial: s.dial, Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		s.t.Fatal(err)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -55,8 +56,44 @@ func (s *stableStore) check(err error) error {
 // sync nobody knows what the disk holds until it is read again.
 type logStore struct {
 	raft.LogStore
-	path string
-	fail func(error)
+	path      string
+	fail      func(error)
+	snapshots raft.SnapshotStore // nil until they are open
+}
+
+// GetLog finds, besides the entries of the log, the one right before its first,
+// if a snapshot tells its term.
+//
+// A node that received a snapshot has a log that starts behind it. When the
+// leader missed an answer, it sends again what follows the snapshot, and names
+// the snapshot's last entry as the one before. Raft recognises that entry only
+// while nothing follows it, and else looks for it in the log. Without this it
+// would refuse every append until the next snapshot: the leader steps back, finds
+// that it has to send the same snapshot, and begins anew.
+//
+// The entry that is made up has a term and no content, and must not be taken for
+// the real one. The leader reads entries to send only behind one that it found
+// as well; the entry before this one is not in the log, so that never leads here
+// unless this is entry 1, which is left out.
+func (l *logStore) GetLog(index uint64, entry *raft.Log) error {
+	err := l.LogStore.GetLog(index, entry)
+	if err == nil || !errors.Is(err, raft.ErrLogNotFound) || l.snapshots == nil || index <= 1 {
+		return err
+	}
+	if first, ferr := l.FirstIndex(); ferr != nil || first != index+1 {
+		return err
+	}
+	kept, lerr := l.snapshots.List()
+	if lerr != nil {
+		return err
+	}
+	for _, meta := range kept {
+		if meta.Index == index {
+			*entry = raft.Log{Index: index, Term: meta.Term, Type: raft.LogNoop}
+			return nil
+		}
+	}
+	return err
 }
 
 func (l *logStore) StoreLog(entry *raft.Log) error {

@@ -198,6 +198,7 @@ func rawDial(t *testing.T, n *testPort) net.Conn {
 }
 
 func TestBadHellos(t *testing.T) {
+	t.Parallel() // one of them waits for helloTimeout
 	b := newPort(t, "n2", "c")
 	b.onForward(echo)
 	frame := func(version, kind byte, size uint32, body string) []byte {

@@ -13,6 +13,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // LogStore is the kind of store that holds the Raft log.
@@ -93,7 +94,7 @@ func openStoresSized(dir string, kind LogStore, segmentBytes int, logger hclog.L
 		}
 	}
 	s.bolt, err = openBolt(filepath.Join(dir, stableFile))
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("--data-dir: %s is in use by another process", dir)
 	}
 	if err != nil {
@@ -114,6 +115,7 @@ func openStoresSized(dir string, kind LogStore, segmentBytes int, logger hclog.L
 	if err := s.openSnapshots(logger); err != nil {
 		return nil, err
 	}
+	log.snapshots = s.snapshots
 	if err := s.reconcile(logger); err != nil {
 		return nil, err
 	}
@@ -164,7 +166,7 @@ func (s *stores) refuseLeftovers() error {
 
 // openLog opens the log of the given kind. A node that was bootstrapped has
 // one: to start without it would take back what it acknowledged.
-func (s *stores) openLog(kind LogStore, segmentBytes int, logger hclog.Logger) (raft.LogStore, error) {
+func (s *stores) openLog(kind LogStore, segmentBytes int, logger hclog.Logger) (*logStore, error) {
 	path, proof := filepath.Join(s.dir, boltLogFile), filepath.Join(s.dir, boltLogFile)
 	if kind == LogStoreWAL {
 		path, proof = filepath.Join(s.dir, walDir), filepath.Join(s.dir, walDir, walMetaFile)

@@ -34,6 +34,12 @@ type transport struct {
 	once     sync.Once
 }
 
+var (
+	_ raft.Transport   = (*transport)(nil)
+	_ raft.WithPreVote = (*transport)(nil)
+	_ raft.WithClose   = (*transport)(nil)
+)
+
 // newTransport puts Raft on the cluster port.
 func newTransport(n *network, st *stores, logger hclog.Logger) *transport {
 	t := &transport{
