@@ -8,7 +8,7 @@ WITH guard AS (
 ), defended AS (
   SELECT NOT EXISTS (SELECT FROM events WHERE evtenabled IS DISTINCT FROM 'A') AND current_setting('event_triggers', true) IS DISTINCT FROM 'off' AS yes
 ), rels AS (
-  SELECT p.rel, p.root, p.relname, p.mode, p.writers, c.relowner, c.relnamespace FROM fence.protected p JOIN pg_class c ON c.oid = p.rel
+  SELECT p.rel, p.root, p.relname, p.mode, p.writers, p.functions, c.relowner, c.relnamespace FROM fence.protected p JOIN pg_class c ON c.oid = p.rel
 ), people AS (
   SELECT oid, rolname, rolcanlogin, rolcreaterole FROM pg_roles WHERE NOT rolsuper
 )
@@ -51,6 +51,10 @@ SELECT effect, subject, text FROM (
   SELECT 2, 'weakens', r.rolname, format('is a member of %s and can reach the server''s files', f.name)
     FROM (VALUES ('pg_write_server_files'), ('pg_execute_server_program')) f (name), people r
    WHERE r.rolcanlogin AND pg_has_role(r.oid, f.name, 'MEMBER')
+  UNION ALL
+  SELECT DISTINCT 2, 'weakens', rels.relname, format('%I owns the function %s, which takes part in naming the resources', r.rolname, f.name)
+    FROM rels, unnest(rels.functions) f (name) JOIN pg_proc p ON p.oid = to_regprocedure(f.name) JOIN people r ON r.oid = p.proowner
+   WHERE rels.rel = rels.root
   UNION ALL
   SELECT 3, 'note', x.relname, format('%s may write it, but is no writer: every write of that role is rejected', x.role)
     FROM (SELECT rels.relname, rels.writers, unnest(fence._granted(rels.rel)) AS role FROM rels WHERE rel = root) x

@@ -361,13 +361,13 @@ func TestConformance55_EveryRefusalSaysWhat(t *testing.T) {
 	app.ok("begin; " + enter(42) + "commit")
 	for _, c := range []struct{ sql, state, message, detail, table string }{
 		{enter(41), "TF001", "fence stale token=41 high_water=42 resource=invoices/A", `{"resource" : "invoices/A", "token" : 41, "high_water" : 42}`, ""},
-		{forge("invoices/A", 41) + set(1), "TF001", "fence stale token=41 high_water=42 resource=invoices/A", `{"resource" : "invoices/A", "token" : 41, "high_water" : 42}`, "invoices"},
-		{set(1), "TF002", "fence unclaimed resource=invoices/A", `{"resource" : "invoices/A", "token" : null, "high_water" : null}`, "invoices"},
-		{"insert into lines values ('A\"}', 1, 1)", "TF002", `fence unclaimed resource=invoices/A"}`, `{"resource" : "invoices/A\"}", "token" : null, "high_water" : null}`, "lines"},
+		{forge("invoices/A", 41) + set(1), "TF001", "fence stale token=41 high_water=42 resource=invoices/A", `{"resource" : "invoices/A", "token" : 41, "high_water" : 42}`, "public.invoices"},
+		{set(1), "TF002", "fence unclaimed resource=invoices/A", `{"resource" : "invoices/A", "token" : null, "high_water" : null}`, "public.invoices"},
+		{"insert into lines values ('A\"}', 1, 1)", "TF002", `fence unclaimed resource=invoices/A"}`, `{"resource" : "invoices/A\"}", "token" : null, "high_water" : null}`, "public.lines"},
 		{"truncate lines", "TF005", "fence refused: TRUNCATE of public.lines touches every resource", `{"resource" : null, "token" : null, "high_water" : null}`, "public.lines"},
 	} {
 		e := app.fails("begin; "+c.sql, c.state)
-		if e.Message != c.message || e.Detail != c.detail || strings.TrimPrefix(e.TableName, "public.") != strings.TrimPrefix(c.table, "public.") || e.Hint == "" || e.SchemaName != "fence" {
+		if e.Message != c.message || e.Detail != c.detail || e.TableName != c.table || e.Hint == "" || e.SchemaName != "fence" {
 			t.Errorf("%s: message %q, detail %q, table %q, hint %q", c.sql, e.Message, e.Detail, e.TableName, e.Hint)
 		}
 	}

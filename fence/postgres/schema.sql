@@ -82,6 +82,7 @@ CREATE TABLE IF NOT EXISTS fence.protected (
   relname  text   NOT NULL,
   resource text   NOT NULL,   -- the expression, as it was given
   columns  text[] NOT NULL,   -- the columns that it reads
+  functions text[] NOT NULL,  -- the functions, beside the system's, that it calls
   fn       text   NOT NULL,
   mode     text   NOT NULL CHECK (mode IN ('enforce', 'report')),
   writers  text[] NOT NULL
@@ -409,10 +410,16 @@ DECLARE
   v_old text;
   v_new text;
   v_columns text[];
+  v_functions oid[];
+  v_owner regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'fence');
   r record;
 BEGIN
   IF mode NOT IN ('enforce', 'report') THEN
     RAISE EXCEPTION USING ERRCODE = 'TF005', MESSAGE = format('fence: mode must be enforce or report, not %s', mode);
+  END IF;
+  v_why := fence._unfit(tab);
+  IF v_why IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'TF005', MESSAGE = format('fence: %s cannot be guarded: it %s', v_name, v_why);
   END IF;
   EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
   FOR r IN SELECT x.rel, fence._unfit(x.rel) AS why FROM (SELECT tab::oid AS rel UNION SELECT relid FROM pg_partition_tree(tab)) x LOOP
@@ -449,6 +456,19 @@ BEGIN
   IF v_columns IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'TF005', MESSAGE = format('fence: the resource expression %s of %s reads no column', resource, v_name);
   END IF;
+  -- The guard's owner evaluates it, and so needs the right to.
+  SELECT coalesce(array_agg(f.oid), '{}') INTO v_functions FROM pg_proc f
+   WHERE f.pronamespace <> 'pg_catalog'::regnamespace AND f.oid IN (
+     SELECT d.refobjid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = v_index AND d.refclassid = 'pg_proc'::regclass
+     UNION SELECT o.oprcode FROM pg_depend d JOIN pg_operator o ON o.oid = d.refobjid WHERE d.classid = 'pg_class'::regclass AND d.objid = v_index AND d.refclassid = 'pg_operator'::regclass);
+  FOR r IN SELECT n.oid::regnamespace AS ns FROM pg_namespace n WHERE NOT has_schema_privilege(v_owner, n.oid, 'USAGE') AND n.oid IN (
+      SELECT f.pronamespace FROM pg_proc f WHERE f.oid = ANY (v_functions)
+      UNION SELECT t.typnamespace FROM pg_depend d JOIN pg_type t ON t.oid = d.refobjid WHERE d.classid = 'pg_class'::regclass AND d.objid = v_index AND d.refclassid = 'pg_type'::regclass) LOOP
+    EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', r.ns, v_owner);
+  END LOOP;
+  FOR r IN SELECT f.oid::regprocedure AS fn FROM pg_proc f WHERE f.oid = ANY (v_functions) AND NOT has_function_privilege(v_owner, f.oid, 'EXECUTE') LOOP
+    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', r.fn, v_owner);
+  END LOOP;
   -- As the server understood it, with every name in full, so that no search_path
   -- changes its meaning; once over the old row and once over the new one.
   EXECUTE format(E'CREATE TEMPORARY VIEW fence_probe_o AS SELECT ((\n%s\n)::text) AS fence_resource FROM pg_temp.fence_probe AS fence_old, (SELECT) AS nothing', resource);
@@ -482,21 +502,21 @@ BEGIN
   END IF;
   RETURN NULL;
 END $body$, v_old, v_new, (mode = 'report')::text));
-  EXECUTE format('ALTER FUNCTION %s() OWNER TO %s', v_fn, (SELECT nspowner::regrole FROM pg_namespace WHERE nspname = 'fence'));
+  EXECUTE format('ALTER FUNCTION %s() OWNER TO %s', v_fn, v_owner);
   EXECUTE format('DROP TRIGGER IF EXISTS fence_row ON %s', tab);
   EXECUTE format('CREATE TRIGGER fence_row AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %s()', tab, v_fn);
   FOR r IN SELECT relid::regclass AS rel FROM pg_partition_tree(tab) UNION SELECT tab LOOP
     EXECUTE format('DROP TRIGGER IF EXISTS fence_truncate ON %s', r.rel);
     PERFORM fence._arm(r.rel);
-    INSERT INTO fence.protected (rel, root, relname, resource, columns, fn, mode, writers)
-    VALUES (r.rel, tab, fence._name(r.rel), protect.resource, v_columns, v_fn, protect.mode, coalesce(protect.writers, fence._granted(tab)));
+    INSERT INTO fence.protected (rel, root, relname, resource, columns, functions, fn, mode, writers)
+    VALUES (r.rel, tab, fence._name(r.rel), protect.resource, v_columns, v_functions::regprocedure[]::text[], v_fn, protect.mode, coalesce(protect.writers, fence._granted(tab)));
   END LOOP;
   PERFORM fence._grant_writers();
   PERFORM set_config('search_path', v_path, true);
 END $$;
 
 CREATE OR REPLACE FUNCTION fence._select_list(p_view regclass) RETURNS text LANGUAGE sql STABLE AS
-$$ SELECT regexp_replace(pg_get_viewdef(p_view), '^\s*SELECT (.*) AS fence_resource\s+FROM .*$', '\1') $$;
+$$ SELECT regexp_replace(pg_get_viewdef(p_view), '^\s*SELECT\s+(.*) AS fence_resource\s+FROM .*$', '\1') $$;
 
 -- Takes the guard off a table, named as fence.protected names it, which may be
 -- gone. The marks stay.
@@ -545,12 +565,12 @@ CREATE OR REPLACE FUNCTION fence._ddl_guard() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-  FOR r IN SELECT i.inhrelid::regclass AS rel, p.root, p.resource, p.columns, p.fn, p.mode, p.writers
+  FOR r IN SELECT i.inhrelid::regclass AS rel, p.root, p.resource, p.columns, p.functions, p.fn, p.mode, p.writers
              FROM pg_inherits i JOIN fence.protected p ON p.rel = i.inhparent
             WHERE fence._unfit(i.inhrelid) IS NULL AND NOT EXISTS (SELECT FROM fence.protected q WHERE q.rel = i.inhrelid) LOOP
     PERFORM fence._arm(r.rel);   -- each of its commands comes back here
-    INSERT INTO fence.protected (rel, root, relname, resource, columns, fn, mode, writers)
-    VALUES (r.rel, r.root, fence._name(r.rel), r.resource, r.columns, r.fn, r.mode, r.writers) ON CONFLICT DO NOTHING;
+    INSERT INTO fence.protected (rel, root, relname, resource, columns, functions, fn, mode, writers)
+    VALUES (r.rel, r.root, fence._name(r.rel), r.resource, r.columns, r.functions, r.fn, r.mode, r.writers) ON CONFLICT DO NOTHING;
   END LOOP;
   FOR r IN SELECT * FROM fence.verify() LOOP
     PERFORM fence._raise('TF006', format('fence tampering: %s would leave %s unguarded: %s', tg_tag, r.relation, r.problem), 'To change the guard, use highwater fence install or uninstall.', NULL, NULL, NULL, r.relation);

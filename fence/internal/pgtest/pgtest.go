@@ -87,7 +87,9 @@ func create(config []string) (*Server, error) {
 // binaries is the directory of the newest server installed, or empty.
 func binaries() string {
 	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path)
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path)
+		}
 	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	version := func(path string) int {
