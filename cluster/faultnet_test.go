@@ -144,13 +144,16 @@ func (f *faultNet) open(done <-chan struct{}, from, to string) error {
 				return nil
 			}
 			timer := time.NewTimer(state.delay)
-			defer timer.Stop()
 			select {
 			case <-timer.C:
 				return nil
+			case <-changed: // begin anew, with what holds now
 			case <-done:
+				timer.Stop()
 				return net.ErrClosed
 			}
+			timer.Stop()
+			continue
 		}
 		select {
 		case <-changed:
@@ -322,6 +325,17 @@ func TestFaultNet(t *testing.T) {
 		if err := echo(); err != nil {
 			t.Fatal("what waited did not arrive after heal:", err)
 		}
+	}
+	f.delay("a", "b", time.Hour)
+	a.Write([]byte("3"))
+	a.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	if echo() == nil {
+		t.Fatal("it arrived an hour early")
+	}
+	f.healAll()
+	a.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if err := echo(); err != nil {
+		t.Fatal("what was delayed did not arrive after healAll:", err)
 	}
 	f.sever("b", "a")
 	if echo() == nil {
