@@ -65,7 +65,7 @@ type outbound struct {
 
 // linkTo returns the connection to l, opening one if there is none; nil for the
 // node itself and at the node's end.
-func (n *Node) linkTo(l *leader) *outbound {
+func (n *Node) linkTo(l *leaderView) *outbound {
 	if !l.known() || l.self || n.ctx.Err() != nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (n *Node) linkTo(l *leader) *outbound {
 
 // keepLink has a connection to l ready before it is needed, so that this node
 // knows how current it is.
-func (n *Node) keepLink(l *leader) {
+func (n *Node) keepLink(l *leaderView) {
 	if l.known() && !l.self {
 		n.linkTo(l)
 	}

@@ -36,9 +36,9 @@ const (
 	autoFloorDelay = 1000             // ms of authority time until grants above an automatic floor
 )
 
-// leader is who leads as far as this node knows. It is never changed, only
+// leaderView is who leads as far as this node knows. It is never changed, only
 // replaced.
-type leader struct {
+type leaderView struct {
 	id      raft.ServerID // empty: nobody is known
 	node    string        // its node ID
 	addr    string        // its cluster port
@@ -47,9 +47,9 @@ type leader struct {
 	changed chan struct{} // closed when another leader, or another term, is known
 }
 
-func (l *leader) known() bool { return l.id != "" }
+func (l *leaderView) known() bool { return l.id != "" }
 
-func (l *leader) same(o *leader) bool { return l.id == o.id && l.term == o.term }
+func (l *leaderView) same(o *leaderView) bool { return l.id == o.id && l.term == o.term }
 
 // watch keeps what the node knows of the leader up to date until the node ends.
 func (n *Node) watch() {
@@ -95,7 +95,7 @@ func (n *Node) observe() {
 	state, term := r.State(), r.CurrentTerm()
 	addr, id := r.LeaderWithID()
 	self := n.serverID
-	now := &leader{id: id, addr: string(addr), term: term}
+	now := &leaderView{id: id, addr: string(addr), term: term}
 	switch {
 	case state == raft.Leader:
 		now.id, now.self = self, true

@@ -93,7 +93,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-func (n *Node) nodeStatus(m member, role Role, l *leader, commit uint64) NodeStatus {
+func (n *Node) nodeStatus(m member, role Role, l *leaderView, commit uint64) NodeStatus {
 	s := NodeStatus{ID: m.ID, ClusterAddr: m.ClusterAddr, Role: role, LastContact: -1}
 	if m.ID == n.cfg.NodeID {
 		s.HTTPAddr, s.Version = n.cfg.HTTPAdvertise, n.cfg.Version
