@@ -189,25 +189,23 @@ func (n *Node) do(ctx context.Context, r request, c *call) (*call, error) {
 		}
 		sent := time.Now()
 		n.dispatch(l, c)
-		err := w.answer(l, c, r.repeatable)
-		if err == nil && c.fate == fateDone {
+		what, err := w.answer(l, c, r.repeatable)
+		if err == nil && what == fateDone {
 			return c, nil
 		}
+		unknown = unknown || what == fateUnknown
 		if err == errMoved {
-			unknown = true
 			c = c.again(r)
 			continue
 		}
 		if err != nil {
-			return nil, n.failure(ctx, err, true)
+			return nil, n.failure(ctx, err, unknown)
 		}
-		if c.fate == fateUnknown {
-			unknown = true
-			if !r.repeatable {
-				return nil, n.failure(ctx, errNoAnswer, true)
-			}
+		if unknown && !r.repeatable {
+			return nil, n.failure(ctx, errNoAnswer, true)
 		}
 		// The call has come back, so it is sent again as it is.
+		c.state.Store(callWaiting)
 		refused = l
 		if none.IsZero() {
 			none = sent
@@ -314,13 +312,14 @@ func (w *waiting) wait(l *leaderView, t time.Time) error {
 }
 
 // answer waits for the outcome of a call that was sent to l. With any error the
-// call's outcome may still come, and the call is not to be used again.
+// call is not to be used again; the fate tells whether it can still become
+// anything.
 //
-// If another leader becomes known, a repeatable request goes on to it at once
-// (errMoved); its fate with the old one is unknown. Others wait a little longer
-// for their answer. That nobody leads for a while is no reason to send again,
-// since the same leader may be back.
-func (w *waiting) answer(l *leaderView, c *call, repeatable bool) error {
+// If another leader becomes known, a request that is repeatable, or has not left
+// yet, goes on to it at once (errMoved). Others wait a little longer for their
+// answer. That nobody leads for a while is no reason to send again, since the
+// same leader may be back.
+func (w *waiting) answer(l *leaderView, c *call, repeatable bool) (fate, error) {
 	changed := l.changed
 	limit := time.Now().Add(answerTimeout)
 	timer := w.until(limit)
@@ -328,7 +327,7 @@ func (w *waiting) answer(l *leaderView, c *call, repeatable bool) error {
 		var reason error
 		select {
 		case <-c.done:
-			return nil
+			return c.fate, nil
 		case <-changed:
 			now := w.node.leader.Load()
 			changed = now.changed
@@ -339,6 +338,8 @@ func (w *waiting) answer(l *leaderView, c *call, repeatable bool) error {
 				timer = w.until(limit)
 			case repeatable:
 				reason = errMoved
+			case c.withdraw():
+				return fateNotApplied, errMoved
 			default:
 				changed = nil
 				timer = w.until(earlier(limit, time.Now().Add(releaseGrace)))
@@ -353,13 +354,18 @@ func (w *waiting) answer(l *leaderView, c *call, repeatable bool) error {
 		if reason == nil {
 			continue
 		}
+		if c.withdraw() {
+			return fateNotApplied, reason
+		}
 		select {
 		case <-c.done: // at the last moment
-			return nil
+			return c.fate, nil
 		default:
 		}
-		w.node.abandon(c)
-		return reason
+		if c.link != nil {
+			c.link.forget(c)
+		}
+		return fateUnknown, reason
 	}
 }
 
@@ -368,12 +374,4 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// abandon tells those who hold a call that nobody waits for its outcome.
-func (n *Node) abandon(c *call) {
-	c.gone.Store(true)
-	if l := c.link; l != nil {
-		l.forget(c)
-	}
 }

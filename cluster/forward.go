@@ -72,15 +72,15 @@ func (n *Node) linkTo(l *leaderView) *outbound {
 	n.linkMu.Lock()
 	defer n.linkMu.Unlock()
 	old := n.link
-	if old != nil && old.to == l.id && old.addr == l.addr && !old.isBroken() {
-		return old
+	if old != nil && !old.isBroken() {
+		if old.to == l.id && old.addr == l.addr {
+			return old
+		}
+		time.AfterFunc(oldLinkTime, old.close)
 	}
 	n.link = &outbound{node: n, to: l.id, addr: l.addr, wake: make(chan struct{}, 1), sent: make(map[uint64]*call)}
 	if !n.spawn(n.link.run) {
 		n.link.close()
-	}
-	if old != nil {
-		time.AfterFunc(oldLinkTime, old.close)
 	}
 	return n.link
 }
@@ -220,14 +220,13 @@ func (o *outbound) take(batch []*call) ([]*call, bool) {
 	}
 	size, n := 0, 0
 	for _, c := range o.queue {
-		if c.gone.Load() {
-			n++
-			continue
-		}
 		if len(batch) > 0 && (size >= fullFrame || c.term != batch[0].term) {
 			break
 		}
 		n++
+		if !c.take() {
+			continue
+		}
 		size += len(c.data)
 		o.lastID++
 		c.id = o.lastID

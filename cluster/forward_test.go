@@ -209,8 +209,11 @@ func TestBrokenConnection(t *testing.T) {
 func TestFramesAreOfOneTermAndBounded(t *testing.T) {
 	o := &outbound{node: &Node{}, wake: make(chan struct{}, 1), sent: make(map[uint64]*call)}
 	gone := &call{kind: callWrite, term: 1, done: make(chan struct{}, 1)}
-	gone.gone.Store(true)
+	gone.withdraw()
 	o.add(gone)
+	if gone.withdraw() || gone.take() {
+		t.Error("a call has two fates")
+	}
 	big := bytes.Repeat([]byte{1}, fullFrame/4)
 	for _, term := range []uint64{1, 1, 1, 1, 1, 1, 2, 1} {
 		o.add(&call{kind: callWrite, term: term, data: big})

@@ -68,6 +68,20 @@ const (
 	callProbe callKind = 3 // is answered at once with how current the leader is
 )
 
+// States of a call.
+const (
+	callWaiting   = 0
+	callTaken     = 1
+	callWithdrawn = 2
+)
+
+// take says whether the call may be sent or proposed now: nobody has withdrawn it.
+func (c *call) take() bool { return c.state.CompareAndSwap(callWaiting, callTaken) }
+
+// withdraw makes sure that the call is never sent nor proposed; false if that
+// cannot be said any more.
+func (c *call) withdraw() bool { return c.state.CompareAndSwap(callWaiting, callWithdrawn) }
+
 // call is one sending of one request to one leader. It is finished exactly once,
 // unless nobody can tell any more what became of it.
 type call struct {
@@ -75,8 +89,9 @@ type call struct {
 	// grants: an acquire or a next, held until grants may start.
 	grants bool
 	data   []byte
-	// gone: nobody waits for the outcome any more.
-	gone atomic.Bool
+	// state is decided once: by who is about to send or propose the call
+	// (callTaken), or by who waits for it and gives up before (callWithdrawn).
+	state atomic.Int32
 
 	// The outcome, valid when done has been received from.
 	fate    fate
@@ -180,10 +195,9 @@ func (e *epoch) release() {
 // it is committed. It returns false if the epoch is over with it.
 func (e *epoch) propose(calls []*call) bool {
 	n := e.node
-	// A call that nobody waits for any more was never proposed and never is.
 	live := calls[:0]
 	for _, c := range calls {
-		if !c.gone.Load() {
+		if c.take() {
 			live = append(live, c)
 		}
 	}
