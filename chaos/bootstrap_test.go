@@ -117,7 +117,7 @@ func TestFastSequence(t *testing.T) {
 // n1 back, no token is issued again.
 func TestWipedDisk(t *testing.T) {
 	bothStores(t, func(t *testing.T, store string) {
-		c := startCluster(t, ClusterConfig{LogStore: store, Args: []string{"--leader-wait", "1s"}})
+		c := startCluster(t, ClusterConfig{LogStore: store, Args: []string{"--leader-wait", "3s"}})
 		h := NewHistory()
 		caller := newCaller(t, "C60", h)
 		leader := awaitLeader(t, c, -1)
@@ -184,7 +184,7 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func noQuorum(t *testing.T, leads bool) {
-	c := startCluster(t, ClusterConfig{Args: []string{"--leader-wait", "1s"}})
+	c := startCluster(t, ClusterConfig{Args: []string{"--leader-wait", "3s"}})
 	h := NewHistory()
 	caller := newCaller(t, "C35", h)
 	survivor := awaitLeader(t, c, -1)
@@ -202,7 +202,7 @@ func noQuorum(t *testing.T, leads bool) {
 		must(t, c.Kill(i))
 	}
 	// A node says that an outcome is unknown 10 s after a request's wait.
-	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for _, first := range []bool{true, false} {
 		var requests []*rawRequest
