@@ -185,6 +185,9 @@ func (s *stores) openLog(kind LogStore, segmentBytes int, logger hclog.Logger) (
 	if err := makeDir(path); err != nil {
 		return nil, err
 	}
+	if err := repairTail(path, segmentBytes); err != nil {
+		return nil, fmt.Errorf("log: %w", err)
+	}
 	w, err := wal.Open(path, wal.WithLogger(logger.Named("wal")), wal.WithSegmentSize(segmentBytes))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
