@@ -108,9 +108,20 @@ type walCommit struct {
 	index      int64 // 0 if it covers no index
 }
 
+// spoilt says whether what a commit covers is not what was written.
+func (c walCommit) spoilt(f io.ReaderAt) (bool, error) {
+	sum := crc32.New(castagnoli)
+	_, err := io.Copy(sum, io.NewSectionReader(f, c.start, c.end-c.start))
+	return sum.Sum32() != c.crc, err
+}
+
 // scanTail reads a segment by raft-wal's rules: the file ends at the first frame
 // that is none. A commit behind which entries follow was complete, for the next
 // append had begun; the very last one counts only if its sum is right.
+//
+// raft-wal does not look at the sum of one that was complete. When what follows
+// is cleared away, it would, and would drop acknowledged entries without a word;
+// so a wrong sum there is an error.
 func scanTail(f *os.File) (walTail, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -158,20 +169,25 @@ func scanTail(f *os.File) (walTail, error) {
 		}
 		at += length
 	}
-	if final.end == 0 {
-		return walTail{}, nil
-	}
-	if final.entries == entries {
-		sum := crc32.New(castagnoli)
-		if _, err := io.Copy(sum, io.NewSectionReader(f, final.start, final.end-final.start)); err != nil {
+	torn := final.end != 0 && final.entries == entries
+	if torn {
+		if torn, err = final.spoilt(f); err != nil {
 			return walTail{}, err
 		}
-		if sum.Sum32() != final.crc {
-			final = before
-		}
+	}
+	followed := torn || final.entries < entries
+	if torn {
+		final = before
 	}
 	if final.end == 0 {
 		return walTail{}, nil
+	}
+	if followed {
+		if bad, err := final.spoilt(f); err != nil {
+			return walTail{}, err
+		} else if bad {
+			return walTail{}, fmt.Errorf("the append that ends at byte %d was complete, and is damaged: remove the node from the cluster, empty its data directory, then start it with --join", final.end)
+		}
 	}
 	return walTail{entries: final.entries, end: final.end + walFrame, sealed: final.index != 0, index: final.index}, nil
 }

@@ -131,7 +131,6 @@ func TestTornSealingAppend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unused := walHeader + 1 // a byte that nobody reads, in the frame of entry 1
 	try := func(name string, from, to int, last uint64, flip ...int) {
 		t.Helper()
 		torn := bytes.Clone(whole)
@@ -166,9 +165,34 @@ func TestTornSealingAppend(t *testing.T) {
 	}
 	try("a bit of the content is lost", len(whole), len(whole), 10, begin+50)
 	try("a bit of the index is lost", len(whole), len(whole), 10, end-20)
-	// Behind a commit that more was appended to, nothing is doubted.
-	try("cut, and a bit of what is before", begin+3*8*37, len(whole), 10, unused)
 	try("nothing is lost", len(whole), len(whole), 40)
+}
+
+// TestDamagedAppendIsRefused: what was complete, for more followed, is not
+// dropped as if it had been cut short.
+func TestDamagedAppendIsRefused(t *testing.T) {
+	for _, follows := range []string{"entries", "a torn append"} {
+		t.Run(follows, func(t *testing.T) {
+			dir, file, begin, end := unlisted(t)
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[100] ^= 1 // in an entry of the first append
+			if follows == "entries" {
+				clear(b[begin+1000:])
+			} else {
+				b[end-20] ^= 1
+			}
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			wantError(t, repairTail(dir, smallSegment), file, fmt.Sprint(begin-8), "is damaged", "--join")
+			if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, b) {
+				t.Error("the file was changed")
+			}
+		})
+	}
 }
 
 func TestTornFirstAppend(t *testing.T) {
