@@ -9,19 +9,21 @@ import (
 // them stops failing here, PostgreSQL has changed.
 func TestBrokenDesigns(t *testing.T) {
 	const marks = `
+		drop table if exists mark, doc cascade;
 		create table mark (resource text primary key, token bigint not null);
 		insert into mark values ('A', 41);
 		create table doc (id text primary key, v int, tok bigint);
 		insert into doc values ('A', 0, 41);
 		grant all on mark, doc to app;
-		create function check_token(t bigint) returns void language plpgsql as $$ begin
+		create or replace function check_token(t bigint) returns void language plpgsql as $$ begin
 			if t < (select token from mark where resource = 'A') then raise 'stale' using errcode = 'TF001'; end if; end $$;
-		create function check_key_share(t bigint) returns void language plpgsql as $$ begin
+		create or replace function check_key_share(t bigint) returns void language plpgsql as $$ begin
 			perform from mark where resource = 'A' and token <= t for key share;
 			if not found then raise 'stale' using errcode = 'TF001'; end if; end $$;
-		create function check_advisory(t bigint) returns void language plpgsql as $$ begin
+		create or replace function check_advisory(t bigint) returns void language plpgsql as $$ begin
 			perform pg_advisory_xact_lock(1);
 			if t < (select token from mark where resource = 'A') then raise 'stale' using errcode = 'TF001'; end if; end $$;`
+	shared := unguarded(t)
 	wins := func(d *database, won string) {
 		d.t.Helper()
 		if got := d.text("select v::text from doc where id = 'A'"); got != won {
@@ -68,13 +70,13 @@ func TestBrokenDesigns(t *testing.T) {
 		}},
 		{"a statement trigger on the partitioned table", func(d *database, a, b *session) {
 			d.exec(`create table p (id text, y int) partition by list (y); create table p_1 partition of p for values in (1); grant all on p, p_1 to app;
-				create function refuse() returns trigger language plpgsql as $$ begin raise 'stale' using errcode = 'TF001'; end $$;
+				create or replace function refuse() returns trigger language plpgsql as $$ begin raise 'stale' using errcode = 'TF001'; end $$;
 				create trigger t before insert on p for each statement execute function refuse()`)
 			a.fails("insert into p values ('A', 1)", "TF001")
 			a.ok("insert into p_1 values ('A', 1)")
 		}},
 		{"a trigger that is not ENABLE ALWAYS", func(d *database, a, b *session) {
-			d.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise 'stale' using errcode = 'TF001'; end $$;
+			d.exec(`create or replace function refuse() returns trigger language plpgsql as $$ begin raise 'stale' using errcode = 'TF001'; end $$;
 				create trigger t after update on doc for each row execute function refuse()`)
 			a.fails("update doc set v = 41", "TF001")
 			a.ok("begin; set local session_replication_role = replica; update doc set v = 41; commit")
@@ -82,13 +84,13 @@ func TestBrokenDesigns(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := unguarded(t)
+			d := &database{t, shared.name, shared.admin}
 			d.exec(marks)
 			c.run(d, d.app(), d.app())
 		})
 	}
 	t.Run("a share lock that is upgraded: two transactions of the new holder", func(t *testing.T) {
-		d := unguarded(t)
+		d := &database{t, shared.name, shared.admin}
 		d.exec(marks)
 		a, b := d.app(), d.app()
 		const check = "begin; select token from mark where resource = 'A' for share"
@@ -101,7 +103,7 @@ func TestBrokenDesigns(t *testing.T) {
 		}
 	})
 	t.Run("a plain queue: writers of the old token overlap for ever", func(t *testing.T) {
-		d := unguarded(t)
+		d := &database{t, shared.name, shared.admin}
 		d.exec(marks)
 		a, b, c := d.app(), d.app(), d.app()
 		a.ok("begin; select token from mark where resource = 'A' for share")

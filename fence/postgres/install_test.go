@@ -211,12 +211,13 @@ func TestReportMode(t *testing.T) {
 	}
 	d.exec("grant truncate on invoices to app; " + forging)
 	app, owner := d.app(), d.as("tabowner")
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
+	for _, level := range levels {
+		begin := "begin isolation level " + level + "; "
 		a, b := d.app(), d.app()
 		a.ok(begin + set(1) + set(2) + "insert into invoices values ('N'); delete from invoices where id = 'N'")
 		b.ok(begin + "update invoices set amount = 1 where id = 'B'; commit") // not held up by a
 		a.ok("commit")
-	})
+	}
 	app.ok("begin; " + enter(42) + set(3) + "commit") // nothing to count
 	app.ok("begin; " + forge("invoices/A", 41) + set(4) + "commit")
 	app.ok("begin; truncate invoices; rollback") // what is rolled back was not written
@@ -419,8 +420,7 @@ func TestRaise(t *testing.T) {
 // A name that never had a mark, and a raise of all: whichever is first, an older
 // token is not let in after it.
 func TestRaiseOfAllAndAFirstToken(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.as("postgres")
 		a.ok(begin + "select count(*) from customers") // a snapshot, but for read committed
 		b.ok("select fence.raise(null, 50)")

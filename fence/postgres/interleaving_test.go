@@ -10,10 +10,13 @@ import (
 // what a new transaction is told.
 var levels = []string{"read committed", "repeatable read", "serializable"}
 
-func eachLevel(t *testing.T, test func(t *testing.T, begin string, rc bool)) {
+func eachLevel(t *testing.T, test func(t *testing.T, d *database, begin string, rc bool)) {
+	shared := guarded(t)
 	for _, level := range levels {
 		t.Run(level, func(t *testing.T) {
-			test(t, "begin isolation level "+level+"; ", level == levels[0])
+			d := &database{t, shared.name, shared.admin}
+			d.reset()
+			test(t, d, "begin isolation level "+level+"; ", level == levels[0])
 		})
 	}
 }
@@ -40,8 +43,7 @@ func stale(s *session, r *running, again string, rc bool) {
 
 // 41 is at work, having raised the mark, when 42 comes.
 func TestConformance25_RaiseWaitsForTheOlderWriter(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok(begin + enter(41) + set(41))
 		r := b.start(begin + enter(42) + set(42) + "commit").blocked()
@@ -59,8 +61,7 @@ func TestConformance25_RaiseWaitsForTheOlderWriter(t *testing.T) {
 
 // 41 is at work under a mark that was 41 already: it holds only a share lock.
 func TestConformance26_RaiseWaitsForAnEqualOlderWriter(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok(begin + enter(41) + "commit")
 		a.ok(begin + enter(41))
@@ -73,11 +74,44 @@ func TestConformance26_RaiseWaitsForAnEqualOlderWriter(t *testing.T) {
 	})
 }
 
+// A transaction stands in the queue once for each setting that claims are kept in.
+// For a second name in one setting the lock on the mark alone must do.
+func TestConformance26_WithoutThePlaceInTheQueue(t *testing.T) {
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
+		other := d.text(`select n from (select 'other/' || g as n from generate_series(1, 10000) g) x where fence._slot(n) = fence._slot('invoices/A') limit 1`)
+		a, b := d.app(), d.app()
+		first := begin + "select fence.enter('" + other + "', 1); " + enter(41)
+		a.ok(first + "commit")
+		a.ok(first)
+		r := b.start(begin + enter(42) + "commit").blocked()
+		a.ok(set(41) + "commit")
+		wantState(t, "42", r.ends(), "")
+		a.fails(begin+enter(41), "TF001")
+	})
+}
+
+// A claim made by hand of the token that is current is taken for one: guards stop
+// late writers, not malicious ones. It too is in flight until it has ended, and
+// it too is found out when it is late.
+func TestConformance44_ForgedClaimOfTheCurrentToken(t *testing.T) {
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
+		d.exec(forging)
+		a, b, c := d.app(), d.app(), d.app()
+		a.ok("begin; " + enter(41) + "commit")
+		a.ok(begin + forge("invoices/A", 41) + set(41))
+		c.ok(begin + "select count(*) from customers")
+		r := b.start("begin; " + enter(42) + "commit").blocked()
+		a.ok("commit")
+		r.ok()
+		again := begin + forge("invoices/A", 41) + "insert into lines values ('A', 10, 1)"
+		stale(c, c.start(forge("invoices/A", 41)+"insert into lines values ('A', 10, 1)"), again, rc)
+	})
+}
+
 func TestConformance27_OlderTokenWaitsAndIsStale(t *testing.T) {
 	for _, known := range []bool{true, false} { // whether the resource has a mark
 		t.Run(fmt.Sprintf("mark %v", known), func(t *testing.T) {
-			eachLevel(t, func(t *testing.T, begin string, rc bool) {
-				d := guarded(t)
+			eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 				a, b := d.app(), d.app()
 				if known {
 					b.ok("begin; " + enter(40) + "commit")
@@ -94,8 +128,7 @@ func TestConformance27_OlderTokenWaitsAndIsStale(t *testing.T) {
 }
 
 func TestConformance28_RolledBackRaiseNeverWas(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		b.ok("begin; " + enter(40) + "commit")
 		b.ok(begin + enter(42) + set(42))
@@ -110,8 +143,7 @@ func TestConformance28_RolledBackRaiseNeverWas(t *testing.T) {
 
 // 42 came and went without a write, and the snapshot of 41 is from before.
 func TestConformance29_OldSnapshotIsStale(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok("begin; " + enter(41) + "commit")
 		a.ok(begin + "select count(*) from customers")
@@ -125,8 +157,7 @@ func TestConformance29_OldSnapshotIsStale(t *testing.T) {
 // The same, and 41 was admitted before its statement that writes began; then 42
 // cannot have come.
 func TestConformance32_NobodyComesBetweenCheckAndCommit(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok("begin; " + enter(41) + "commit")
 		a.ok(begin + enter(41))
@@ -140,8 +171,7 @@ func TestConformance32_NobodyComesBetweenCheckAndCommit(t *testing.T) {
 }
 
 func TestConformance30_FirstMarkRace(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok(begin + enter(41))
 		r := b.start(begin + enter(42) + "commit").blocked()
@@ -157,8 +187,7 @@ func TestConformance30_FirstMarkRace(t *testing.T) {
 }
 
 func TestConformance31_OneHolderInParallel(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok("begin; " + enter(42) + "commit")
 		a.ok(begin + enter(42) + "insert into lines values ('A', 10, 1)")
@@ -172,8 +201,7 @@ func TestConformance31_OneHolderInParallel(t *testing.T) {
 // Two transactions of the new holder that both find the older mark: one raises,
 // the other follows. A share lock that is upgraded would deadlock here.
 func TestConformance31_BothRaise(t *testing.T) {
-	eachLevel(t, func(t *testing.T, begin string, rc bool) {
-		d := guarded(t)
+	eachLevel(t, func(t *testing.T, d *database, begin string, rc bool) {
 		a, b := d.app(), d.app()
 		a.ok("begin; " + enter(41) + "commit")
 		a.ok(begin + enter(42) + "insert into lines values ('A', 10, 1)")

@@ -94,7 +94,7 @@ func forge(resource string, token int) string {
 }
 
 // forging lets app find out under which setting a claim is kept.
-const forging = `create function public.fence_slot(text) returns text language sql security definer as $$ select fence._slot($1) $$;`
+const forging = `create or replace function public.fence_slot(text) returns text language sql security definer as $$ select fence._slot($1) $$;`
 
 // Conformance 3 to 8, 12, 15, 18, 40 and 44, on every path.
 func TestConformance03_EveryPath(t *testing.T) {

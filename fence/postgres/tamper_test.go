@@ -111,31 +111,32 @@ func TestConformance42_NewPartitions(t *testing.T) {
 
 // A superuser can take the defence down. Verify says so, and Install repairs it.
 func TestSuperuserTampering(t *testing.T) {
-	for name, sql := range map[string]string{
-		"row trigger":           "alter table invoices disable trigger fence_row",
-		"row trigger, origin":   "alter table invoices enable trigger fence_row",
-		"row trigger dropped":   "drop trigger fence_row on invoices",
-		"other function":        "drop trigger fence_row on invoices; create trigger fence_row after insert or update or delete on invoices for each row execute function suppress_redundant_updates_trigger(); alter table invoices enable always trigger fence_row",
-		"not every event":       "drop trigger fence_row on invoices; do $$ begin execute 'create trigger fence_row after insert on invoices for each row execute function ' || (select fn from fence.protected where rel = 'invoices'::regclass) || '()'; end $$; alter table invoices enable always trigger fence_row",
-		"truncate trigger":      "drop trigger fence_truncate on invoices",
-		"table renamed":         "alter table invoices rename to old",
-		"partition detached":    "alter table parts detach partition parts_1",
-		"unguarded partition":   "alter table parts detach partition parts_1; delete from fence.protected where relname = 'public.parts_1'; drop trigger fence_truncate on parts_1; alter table parts attach partition parts_1 for values in (1)",
-		"column renamed":        "alter table invoices rename id to ident",
-		"table gone":            "drop table invoices cascade",
-		"marks can be lowered":  "alter table fence.high_water disable trigger fence_never_lower",
-		"guard function is off": "do $$ begin execute 'drop function ' || (select fn from fence.protected where rel = 'invoices'::regclass) || '() cascade'; end $$",
+	shared := guarded(t)
+	for _, c := range []struct{ name, sql string }{
+		{"row trigger", "alter table invoices disable trigger fence_row"},
+		{"row trigger, origin", "alter table invoices enable trigger fence_row"},
+		{"row trigger dropped", "drop trigger fence_row on invoices"},
+		{"other function", "drop trigger fence_row on invoices; create trigger fence_row after insert or update or delete on invoices for each row execute function suppress_redundant_updates_trigger(); alter table invoices enable always trigger fence_row"},
+		{"not every event", "drop trigger fence_row on invoices; do $$ begin execute 'create trigger fence_row after insert on invoices for each row execute function ' || (select fn from fence.protected where rel = 'invoices'::regclass) || '()'; end $$; alter table invoices enable always trigger fence_row"},
+		{"truncate trigger", "drop trigger fence_truncate on invoices"},
+		{"table renamed", "alter table invoices rename to old"},
+		{"partition detached", "alter table parts detach partition parts_1"},
+		{"unguarded partition", "alter table parts detach partition parts_1; delete from fence.protected where relname = 'public.parts_1'; drop trigger fence_truncate on parts_1; alter table parts attach partition parts_1 for values in (1)"},
+		{"column renamed", "alter table invoices rename id to ident"},
+		{"marks can be lowered", "alter table fence.high_water disable trigger fence_never_lower"},
+		{"guard function is off", "do $$ begin execute 'drop function ' || (select fn from fence.protected where rel = 'invoices'::regclass) || '() cascade'; end $$"},
+		{"table gone", "drop table invoices cascade"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			d := guarded(t)
-			d.exec("begin; alter event trigger fence_ddl disable; alter event trigger fence_drop disable; alter event trigger fence_rewrite disable; " + sql + "; " +
+		t.Run(c.name, func(t *testing.T) {
+			d := &database{t, shared.name, shared.admin}
+			d.exec("begin; alter event trigger fence_ddl disable; alter event trigger fence_drop disable; alter event trigger fence_rewrite disable; " + c.sql + "; " +
 				"alter event trigger fence_ddl enable always; alter event trigger fence_drop enable always; alter event trigger fence_rewrite enable always; commit")
 			d.wantSound(fence.LevelNone)
 			// From now on every DDL command in the database says so.
-			if name != "marks can be lowered" && name != "unguarded partition" {
+			if c.name != "marks can be lowered" && c.name != "unguarded partition" {
 				d.as("postgres").fails("create table x ()", "TF006")
 			}
-			switch name {
+			switch c.name {
 			case "table renamed":
 				d.exec("alter event trigger fence_ddl disable; alter table old rename to invoices; alter event trigger fence_ddl enable always")
 			case "column renamed":
