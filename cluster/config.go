@@ -71,8 +71,9 @@ type Config struct {
 
 // hooks let tests stop a node at a line. Each may be nil.
 type hooks struct {
-	// stamped is called between reading the clock for an entry and proposing it.
-	stamped func()
+	// stamped is called between reading the clock for an entry of so many
+	// commands and proposing it.
+	stamped func(commands int)
 	// committed is called between the commit of an entry and its answers.
 	committed func()
 }

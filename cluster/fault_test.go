@@ -199,6 +199,36 @@ func TestC15C16LeaderDiesBeforeItAnswers(t *testing.T) {
 	}
 }
 
+// A release whose entry was lost with the leadership is of unknown outcome, though
+// another leader is there to ask: it could not tell whose release it sees.
+func TestReleaseIsNotSentTwice(t *testing.T) {
+	stamped := make(chan struct{}, 1)
+	var armed atomic.Bool
+	c := startCluster(t, 3, func(_ int, c *Config) {
+		c.hooks.stamped = func(commands int) {
+			if commands > 0 && armed.CompareAndSwap(true, false) {
+				stamped <- struct{}{}
+			}
+		}
+	})
+	old := c.leader()
+	name := old.cfg.NodeID
+	l := c.mustAcquire(old, "a", time.Minute)
+	c.net.isolate(name, c.others(name)...)
+	done := make(chan error, 1)
+	armed.Store(true)
+	go func() { done <- old.Release(c.context(), lease.ReleaseRequest{Resource: "a", Token: l.Token}) }()
+	<-stamped
+	c.otherLeader(name)
+	c.net.healAll()
+	if err := <-done; !errors.Is(err, lease.ErrOutcomeUnknown) {
+		t.Errorf("release: %v", err)
+	}
+	if got, _, err := c.leader().GetLease(c.context(), "a", false); err != nil || got.Token != l.Token {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // A lease ends although no leader lasts (C18, I5).
 func TestC18LeaseEndsInSpiteOfElections(t *testing.T) {
 	c := startCluster(t, 3, nil)
@@ -534,7 +564,7 @@ func TestC61PausedBetweenStampingAndProposing(t *testing.T) {
 	release := make(chan struct{})
 	c := startCluster(t, 3, func(i int, config *Config) {
 		id := config.NodeID
-		config.hooks.stamped = func() {
+		config.hooks.stamped = func(int) {
 			n := paused.Load()
 			if n != nil && n.cfg.NodeID == id && paused.CompareAndSwap(n, nil) {
 				reached <- n.raft.Load().CurrentTerm()

@@ -274,7 +274,7 @@ func (e *epoch) commit(calls []*call) (fsm.Outcome, fate) {
 		e.lastStamp = time.Now()
 		entry = fsm.AppendEntry(entry, e.term, e.at(e.lastStamp), e.node.cfg.Now().UnixMilli(), e.commands...)
 		if hook := e.node.cfg.hooks.stamped; hook != nil {
-			hook()
+			hook(len(e.commands))
 		}
 		outcome, err := e.node.apply(entry)
 		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && e.pause(transferPause) {
