@@ -13,7 +13,12 @@ func eightClients(c *Cluster) Load {
 
 // somethingHappened is far below what the slowest machine does in one round.
 func somethingHappened(rounds int) Rules {
-	return Rules{Least: Least{Grants: 20 * rounds, Renewals: 10 * rounds, Releases: 10 * rounds, Reads: 10 * rounds, Ranges: 20 * rounds}}
+	return Rules{
+		Least: Least{Grants: 20 * rounds, Renewals: 10 * rounds, Releases: 10 * rounds, Reads: 10 * rounds, Ranges: 20 * rounds},
+		// A lease of two seconds meets one election, at times two. This is for
+		// leases that never end; C18 and C25 measure.
+		Late: 20 * time.Second,
+	}
 }
 
 // TestKillLeader kills the leader under load, again and again.
