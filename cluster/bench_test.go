@@ -84,6 +84,7 @@ func benchmark(b *testing.B, c *testCluster, clients int, do func(n *Node, name 
 	if len(all) > 0 {
 		b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
 		b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
+		b.ReportMetric(float64(all[len(all)-1].Microseconds())/1000, "max-ms")
 	}
 	b.ReportMetric(float64(len(all))/b.Elapsed().Seconds(), "ops/s")
 	if now := c.leader().raft.Load().CurrentTerm(); now != elections {
@@ -93,3 +94,34 @@ func benchmark(b *testing.B, c *testCluster, clients int, do func(n *Node, name 
 
 // direct leaves out the net that faults are put into.
 func direct(_ int, c *Config) { c.Dial = nil }
+
+// BenchmarkFailover kills the leader and measures until another node's next
+// acquire is answered.
+func BenchmarkFailover(b *testing.B) {
+	c := startCluster(b, 3, direct)
+	var took []time.Duration
+	b.ResetTimer()
+	for i := range b.N {
+		leader := c.leader().cfg.NodeID
+		n := c.node(c.others(leader)[i%2])
+		b.StopTimer()
+		c.mustAcquire(n, fmt.Sprintf("before/%d", i), time.Hour)
+		b.StartTimer()
+		start := time.Now()
+		killed := make(chan struct{})
+		go func() {
+			c.kill(leader)
+			close(killed)
+		}()
+		c.mustAcquire(n, fmt.Sprintf("after/%d", i), time.Hour)
+		took = append(took, time.Since(start))
+		b.StopTimer()
+		<-killed
+		c.start(leader)
+		c.waitReady(leader)
+		b.StartTimer()
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "p50-ms")
+	b.ReportMetric(float64(took[len(took)-1].Milliseconds()), "max-ms")
+}

@@ -35,6 +35,14 @@ type testCluster struct {
 // test it heals the network and checks what must hold after every fault.
 func startCluster(t testing.TB, n int, change func(i int, c *Config)) *testCluster {
 	t.Helper()
+	c := openCluster(t, n, change)
+	c.waitReady(c.names...)
+	return c
+}
+
+// openCluster is startCluster without the waiting.
+func openCluster(t testing.TB, n int, change func(i int, c *Config)) *testCluster {
+	t.Helper()
 	c := &testCluster{TB: t, net: newFaultNet(t), nodes: make(map[string]*Node)}
 	dir := t.TempDir()
 	var listed []string
@@ -80,7 +88,6 @@ func startCluster(t testing.TB, n int, change func(i int, c *Config)) *testClust
 	for _, name := range c.names {
 		c.start(name)
 	}
-	c.waitReady(c.names...)
 	return c
 }
 

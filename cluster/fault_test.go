@@ -670,7 +670,7 @@ func TestLinearizableUnderChangesOfLeader(t *testing.T) {
 	if os.Getenv("HIGHWATER_SOAK") != "" {
 		rounds = 100
 	}
-	ctx, cancel := context.WithCancel(c.context())
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var acked atomic.Int64 // the largest value that was acknowledged
 	type ack struct {

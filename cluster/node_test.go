@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/highwater/highwater/fsm"
 	"github.com/highwater/highwater/lease"
 )
 
@@ -126,18 +129,71 @@ func TestAutomaticFloor(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutAFloorIsNotReady(t *testing.T) {
-	// The clock was right when the cluster was formed, and is not any more.
-	c := startCluster(t, 1, nil)
-	n := c.leader()
-	n.cfg.AutoFloor = true
-	n.cfg.Now = func() time.Time { return time.Unix(0, 0) }
-	if _, err := n.chooseFloor(); err == nil {
-		t.Error("an automatic floor from a clock that was never set")
+// Clocks that were right when the cluster was formed are not any more when the
+// first leader reads the floor: it waits for them to be set, and so do requests.
+func TestNoFloorFromAWrongClock(t *testing.T) {
+	right := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+	var wrong, mend atomic.Bool
+	c := openCluster(t, 3, func(i int, c *Config) {
+		c.AutoFloor = true
+		c.Now = func() time.Time {
+			if i == 0 || !wrong.Load() || mend.Load() {
+				return right
+			}
+			return right.Add(time.Duration(i) * time.Hour)
+		}
+		c.hooks.committed = func() { wrong.CompareAndSwap(false, true) } // the lead entry
+	})
+	var asked *Node
+	c.eventually("a node lacks nothing but the floor", func() bool {
+		for _, n := range c.running() {
+			if err := n.Ready(); err != nil && strings.Contains(err.Error(), "no token floor") {
+				asked = n
+			}
+		}
+		return asked != nil
+	})
+	granted := make(chan error, 1)
+	go func() {
+		_, err := asked.Acquire(c.context(), acquire("a", "h", time.Minute))
+		granted <- err
+	}()
+	c.eventually("the leader holds the request", func() bool {
+		for _, n := range c.running() {
+			if e := n.epoch.Load(); e != nil {
+				e.mu.Lock()
+				held := len(e.held)
+				e.mu.Unlock()
+				return held == 1
+			}
+		}
+		return false
+	})
+	for _, n := range c.running() {
+		if n.machine.Info().FloorSet {
+			t.Fatal("a floor from clocks that disagree")
+		}
 	}
-	n.cfg.Now = func() time.Time { return time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC) }
-	if _, err := n.chooseFloor(); err == nil {
-		t.Error("an automatic floor beyond the last token")
+	mend.Store(true)
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	c.waitReady(c.names...)
+}
+
+// The floor is not read from a clock that was never set, nor beyond the last
+// token.
+func TestChooseFloor(t *testing.T) {
+	n := &Node{cfg: Config{AutoFloor: true}, ctx: context.Background()}
+	for _, wrong := range []time.Time{time.Unix(0, 0), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		n.cfg.Now = func() time.Time { return wrong }
+		if floor, err := n.chooseFloor(); err == nil || !strings.HasPrefix(err.Error(), "--token-floor") {
+			t.Errorf("at %v: %+v, %v", wrong, floor, err)
+		}
+	}
+	n.cfg.AutoFloor, n.cfg.TokenFloor = false, 41
+	if floor, err := n.chooseFloor(); err != nil || floor != (fsm.SetFloor{Floor: 41}) {
+		t.Errorf("%+v, %v", floor, err)
 	}
 }
 
