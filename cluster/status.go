@@ -108,7 +108,12 @@ func (n *Node) nodeStatus(m member, role Role, l *leaderView, commit uint64) Nod
 	}
 	s.HTTPAddr, s.Version, s.LastContact = peer.HTTPAddr, peer.Version, ago
 	s.Healthy = peer.Healthy && ago < healthyContact
+	// What it has applied is as of when it was asked. While it hears from the
+	// leader it knows itself what it lacked then.
 	s.Lag = behind(commit, peer.AppliedIndex)
+	if s.Healthy {
+		s.Lag = behind(peer.CommitIndex, peer.AppliedIndex)
+	}
 	return s
 }
 
