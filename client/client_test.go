@@ -221,6 +221,27 @@ func TestDoubtStays(t *testing.T) {
 	})
 }
 
+// TestToldMore: that a node has no leader says more than that another one does
+// not answer, whichever comes last.
+func TestToldMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, step := range []int{0, 1} {
+			s := new(script)
+			for i := range 200 {
+				if i%2 == step {
+					s.then(noLeader)
+				} else {
+					s.then(notDialled)
+				}
+			}
+			err := calls["renew"](t.Context(), newClient(t, s, client.Config{}))
+			if !errors.Is(err, lease.ErrNoLeader) || strings.Contains(err.Error(), "no node answered") {
+				t.Errorf("err = %v, want what the node said", err)
+			}
+		}
+	})
+}
+
 // TestContext: a context that ends is found in the error, next to what is known
 // of the request.
 func TestContext(t *testing.T) {

@@ -41,8 +41,9 @@ const (
 // failure is the error of one sending with its fate. Fates are decided in
 // attempt and nowhere else.
 type failure struct {
-	fate fate
-	err  *lease.Error
+	fate   fate
+	err    *lease.Error
+	silent bool // no node said so: there was no answer
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -53,6 +54,7 @@ func (f *failure) Unwrap() error { return f.err }
 func exchange[T any](ctx context.Context, c *Client, s sending, decode func([]byte) (T, error)) (T, error) {
 	var (
 		none     T
+		told     *failure
 		doubtful bool // a sending of unknown outcome was made
 		sendings int
 		wait     time.Duration
@@ -71,8 +73,12 @@ func exchange[T any](ctx context.Context, c *Client, s sending, decode func([]by
 			return none, verdict(err, false, nil)
 		}
 		doubtful = doubtful || (failed.fate == unknown && !s.read)
+		// What a node said tells more than that another one said nothing.
+		if told == nil || !failed.silent {
+			told = failed
+		}
 		if c.config.OneAttempt || (doubtful && !s.repeatable) || ctx.Err() != nil {
-			return none, verdict(err, doubtful, ctx.Err())
+			return none, verdict(told, doubtful, ctx.Err())
 		}
 		// Others that failed here have moved on already if this does not swap.
 		c.preferred.CompareAndSwap(at, at+1)
@@ -83,10 +89,10 @@ func exchange[T any](ctx context.Context, c *Client, s sending, decode func([]by
 		}
 		wait = max(wait, pause/2+rand.N(pause))
 		if time.Since(first)+wait > c.config.RetryFor {
-			return none, verdict(err, doubtful, nil)
+			return none, verdict(told, doubtful, nil)
 		}
 		if err := sleep(ctx, wait); err != nil {
-			return none, verdict(failed, doubtful, err)
+			return none, verdict(told, doubtful, err)
 		}
 		wait, pause = 0, min(2*pause, time.Second)
 	}
@@ -120,7 +126,7 @@ func attempt[T any](ctx context.Context, c *Client, base string, s sending, deco
 	defer cancel()
 	req, err := http.NewRequestWithContext(bounded, s.method, base+s.path, bytes.NewReader(s.body))
 	if err != nil {
-		return none, &failure{answered, lease.BadRequest("endpoints", "%v", err)}
+		return none, &failure{fate: answered, err: lease.BadRequest("endpoints", "%v", err)}
 	}
 	if len(s.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
@@ -141,7 +147,7 @@ func attempt[T any](ctx context.Context, c *Client, base string, s sending, deco
 	}
 	got, err := decode(body)
 	if err != nil {
-		return none, &failure{unknown, malformed(err)}
+		return none, &failure{fate: unknown, err: malformed(err)}
 	}
 	return got, nil
 }
@@ -165,13 +171,13 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 func broken(err error, s sending) *failure {
 	var op *net.OpError
 	if s.read || (errors.As(err, &op) && op.Op == "dial") {
-		return &failure{notApplied, &lease.Error{
+		return &failure{fate: notApplied, silent: true, err: &lease.Error{
 			Code:    lease.CodeNoLeader,
 			Applied: lease.AppliedNo,
 			Detail:  "no node answered: " + err.Error(),
 		}}
 	}
-	return &failure{unknown, &lease.Error{
+	return &failure{fate: unknown, silent: true, err: &lease.Error{
 		Code:    lease.CodeOutcomeUnknown,
 		Applied: lease.AppliedUnknown,
 		Detail:  "no answer: " + err.Error(),
@@ -183,15 +189,15 @@ func refused(resp *http.Response, body []byte) *failure {
 	problem, ok := decodeProblem(resp, body)
 	switch {
 	case !ok && resp.StatusCode < http.StatusInternalServerError:
-		return &failure{answered, notANode(resp)}
+		return &failure{fate: answered, err: notANode(resp)}
 	case !ok:
-		return &failure{unknown, notANode(resp)}
+		return &failure{fate: unknown, err: notANode(resp)}
 	case resp.StatusCode != http.StatusServiceUnavailable && problem.Applied != lease.AppliedUnknown:
-		return &failure{answered, problem}
+		return &failure{fate: answered, err: problem}
 	case problem.Applied == lease.AppliedNo:
-		return &failure{notApplied, problem}
+		return &failure{fate: notApplied, err: problem}
 	default:
-		return &failure{unknown, problem}
+		return &failure{fate: unknown, err: problem}
 	}
 }
 

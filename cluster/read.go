@@ -77,6 +77,9 @@ func (n *Node) ask(ctx context.Context, q fsm.Query, stale bool) (answer fsm.Ans
 	} else {
 		// The age first: the state can only be younger than it was then.
 		age = n.age()
+		if age == unknownAge {
+			return fsm.Answer{}, 0, errNeverCurrent
+		}
 		answer = n.machine.Query(q)
 		if answer.Err != nil {
 			return fsm.Answer{}, age, answer.Err
@@ -98,6 +101,16 @@ func (n *Node) ask(ctx context.Context, q fsm.Query, stale bool) (answer fsm.Ans
 }
 
 var errShape = &lease.Error{Code: lease.CodeInternal, Detail: "the leader's answer is to another question", Applied: lease.AppliedNo}
+
+// errNeverCurrent: the log of a node that has just started is not executed
+// before a leader says how far it is committed, so its state is not an old one
+// but any, and "nobody holds it" would be made up.
+var errNeverCurrent = &lease.Error{
+	Code:       lease.CodeNoLeader,
+	Detail:     "this node has not heard from a leader since it started, so the age of its state is not known",
+	Applied:    lease.AppliedNo,
+	RetryAfter: time.Second,
+}
 
 // unknownAge is the age of a state that the node has not yet been able to
 // compare with anybody's since it started.

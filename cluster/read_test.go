@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/highwater/highwater/lease"
 )
 
 // What the leader had, this node has only when it has applied as much.
@@ -32,5 +35,24 @@ func TestCurrencyWaitsForTheEntry(t *testing.T) {
 	c.claim(start.Add(-time.Minute), 5, 20) // an old answer that was late
 	if age := c.age(20); age > time.Minute {
 		t.Fatalf("age %v after a late answer", age)
+	}
+}
+
+// A node that has heard from no leader since it started has not executed its
+// log: what it would say is not old but made up (C35).
+func TestStaleReadsNeedAnAge(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	l := c.mustAcquire(c.leader(), "r", time.Minute)
+	c.stopAll()
+	alone := c.start("n1")
+	_, _, err := alone.GetLease(c.context(), "r", true)
+	if !errors.Is(err, lease.ErrNoLeader) || applied(err) != lease.AppliedNo {
+		t.Errorf("stale read of a node that knows nothing: %v", err)
+	}
+	c.start("n2")
+	c.waitReady("n1", "n2")
+	got, age, err := alone.GetLease(c.context(), "r", true)
+	if err != nil || got.Token != l.Token || age < 0 || age == unknownAge {
+		t.Errorf("stale read of a ready node: %+v, age %v, %v", got, age, err)
 	}
 }

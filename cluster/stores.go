@@ -318,7 +318,7 @@ func makeDir(path string) error {
 	switch {
 	case err == nil:
 		return syncDir(filepath.Dir(path))
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist) && !exists(filepath.Dir(path)):
 		if err := makeDir(filepath.Dir(path)); err != nil {
 			return err
 		}

@@ -510,3 +510,15 @@ func TestClusterID(t *testing.T) {
 		}
 	}
 }
+
+// A folder that cannot be made is an error, and not tried for ever, although
+// the one above it is there.
+func TestDataDirThatCannotBeMade(t *testing.T) {
+	if err := makeDir("/proc/self/no-such-folder"); err == nil {
+		t.Error("made a folder in /proc")
+	}
+	dir := filepath.Join(t.TempDir(), "a", "b", "c")
+	if err := makeDir(dir); err != nil || !exists(dir) {
+		t.Errorf("makeDir: %v", err)
+	}
+}

@@ -67,8 +67,11 @@ func (a *api) answerJSON(w http.ResponseWriter, status int, body any) error {
 // setAge says how old a local answer may be, rounded up.
 func setAge(w http.ResponseWriter, stale bool, age time.Duration) {
 	if stale {
-		ms := (max(age, 0) + time.Millisecond - 1) / time.Millisecond
-		w.Header().Set("Highwater-Age-Ms", strconv.FormatInt(int64(ms), 10))
+		ms := max(age, 0).Milliseconds()
+		if age > time.Duration(ms)*time.Millisecond {
+			ms++ // rounded up here, since a sum could overflow before the division
+		}
+		w.Header().Set("Highwater-Age-Ms", strconv.FormatInt(ms, 10))
 	}
 }
 

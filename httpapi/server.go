@@ -21,6 +21,8 @@ const (
 	MaxConnections = 20_000
 	// MaxBody is the size limit of a request's body, in bytes.
 	MaxBody = 1 << 20
+	// headerSlack is what net/http reads beyond its MaxHeaderBytes.
+	headerSlack = 4 << 10
 	// MaxHeader is the size limit of a request's line and headers, in bytes.
 	MaxHeader = 32 << 10
 
@@ -49,7 +51,7 @@ func NewServer(c Config) *Server {
 		api: a, allowedHosts: c.AllowedHosts, connections: MaxConnections,
 		http: http.Server{
 			Handler:           a,
-			MaxHeaderBytes:    MaxHeader,
+			MaxHeaderBytes:    MaxHeader - headerSlack,
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,

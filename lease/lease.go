@@ -10,6 +10,10 @@ const (
 
 	// MaxMetadata is the size limit of a lease's metadata, in bytes of JSON.
 	MaxMetadata = 4 << 10
+	// MaxMetadataDepth is how deep its objects and arrays may be nested: many
+	// readers of JSON give up on deep values, and one lease's metadata is part
+	// of everybody's listing.
+	MaxMetadataDepth = 32
 )
 
 // Lease is one grant as its holder sees it.

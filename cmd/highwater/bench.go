@@ -50,7 +50,9 @@ func (b *bench) Validate() error {
 }
 
 // measurement is the result. Operations are those that succeeded and ended
-// while it was measured; errors are those of the same time, by code.
+// while it was measured; errors are of those that failed in that time or were
+// under way at its end, by code. The clients retry as client.Client does, so an
+// error is what was left after that.
 type measurement struct {
 	Mode       string         `json:"mode"`
 	Clients    int            `json:"clients"`
@@ -89,10 +91,15 @@ func (b *bench) Run(ctx context.Context, out *streams) error {
 	if err := out.print(result, result.print); err != nil {
 		return err
 	}
-	if result.Operations == 0 {
-		return errors.New("nothing succeeded")
+	if result.Operations > 0 {
+		return nil
 	}
-	return nil
+	for _, w := range workers {
+		if w.last != nil {
+			return fmt.Errorf("nothing succeeded: %w", w.last)
+		}
+	}
+	return errors.New("nothing succeeded")
 }
 
 // workers spreads the clients over the endpoints: each endpoint has one
@@ -101,7 +108,7 @@ func (b *bench) workers() ([]*worker, error) {
 	clients := make([]*client.Client, len(b.Endpoints))
 	for i := range clients {
 		endpoints := append(slices.Clone(b.Endpoints[i:]), b.Endpoints[:i]...)
-		c, err := client.New(client.Config{Endpoints: endpoints})
+		c, err := client.New(client.Config{Endpoints: endpoints, RetryFor: retryFor})
 		if err != nil {
 			return nil, err
 		}
@@ -178,6 +185,7 @@ type worker struct {
 
 	latencies []time.Duration
 	errors    map[string]int
+	last      error // of errors
 }
 
 func (w *worker) run(ctx context.Context, from, until time.Time) {
@@ -189,12 +197,14 @@ func (w *worker) run(ctx context.Context, from, until time.Time) {
 		err := w.operation(ctx)
 		end := time.Now()
 		switch {
-		case end.Before(from) || end.After(until) || ctx.Err() != nil:
+		case end.Before(from) || ctx.Err() != nil:
 			// Not in the time that is measured.
-		case err == nil:
-			w.latencies = append(w.latencies, end.Sub(start))
-		default:
+		case err != nil:
+			// Also one that ended late: it took the client all its tries.
 			w.errors[errorName(err)]++
+			w.last = err
+		case !end.After(until):
+			w.latencies = append(w.latencies, end.Sub(start))
 		}
 	}
 	if w.held.Token != 0 {

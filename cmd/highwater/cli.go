@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -73,9 +77,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out),
 	)
-	command, err := parser.Parse(args)
+	command, err := parse(parser, args)
 	if err != nil {
-		fmt.Fprintf(stderr, "highwater: %s\nSee \"highwater %s--help\".\n", explain(err), commandPath(err))
+		out.JSON = slices.Contains(args, "--json")
+		out.misused(err, commandPath(err))
 		return exitUsage
 	}
 	err = command.Run()
@@ -83,6 +88,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		out.fail(err)
 	}
 	return exitCode(err)
+}
+
+// parse refuses what is not UTF-8 first: kong would put a replacement character
+// in its place, and two names could become one.
+func parse(parser *kong.Kong, args []string) (*kong.Context, error) {
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return nil, fmt.Errorf("%q: must be valid UTF-8", arg)
+		}
+	}
+	for _, entry := range os.Environ() {
+		if strings.HasPrefix(entry, "HIGHWATER_") && !utf8.ValidString(entry) {
+			return nil, fmt.Errorf("%q in the environment: must be valid UTF-8", entry)
+		}
+	}
+	return parser.Parse(args)
 }
 
 // commandPath is how far the command line was understood, for a hint.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,8 +51,14 @@ func (a *acquire) Run(ctx context.Context, out *streams) error {
 	if err != nil {
 		return err
 	}
+	if err := out.print(wire.FromLease(grant.Lease), func(w io.Writer) { fmt.Fprintln(w, grant.Token) }); err != nil {
+		// Nobody knows the token, so nobody could release the lease.
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), retryFor)
+		defer cancel()
+		return errors.Join(err, c.Release(ending, lease.ReleaseRequest{Resource: grant.Resource, Token: grant.Token}))
+	}
 	out.note("acquired %s as %s, for %v unless renewed", grant.Resource, grant.Holder, left(grant))
-	return out.print(wire.FromLease(grant.Lease), func(w io.Writer) { fmt.Fprintln(w, grant.Token) })
+	return nil
 }
 
 type renew struct {

@@ -120,6 +120,12 @@ func (s *Serve) clusterConfig() (cluster.Config, error) {
 // Run serves until ctx ends or the node must stop. It returns nil only if it
 // was asked to stop.
 func (s *Serve) Run(ctx context.Context, out *streams) error {
+	if s.NodeID == "" {
+		return lease.BadRequest("--node-id", "must not be empty")
+	}
+	if s.DataDir == "" {
+		return lease.BadRequest("--data-dir", "must not be empty")
+	}
 	node, err := s.Start(ctx, out.Err)
 	if err != nil {
 		return err

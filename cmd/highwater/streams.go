@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -31,11 +32,20 @@ func (p printFlags) AfterApply(out *streams) error {
 
 // print writes a result: value as JSON, or what text writes.
 func (s *streams) print(value any, text func(io.Writer)) error {
-	if !s.JSON {
-		text(s.Out)
+	if s.JSON {
+		return lost(writeJSON(s.Out, value))
+	}
+	out := bufio.NewWriter(s.Out) // keeps the first error
+	text(out)
+	return lost(out.Flush())
+}
+
+// lost is for a result that nobody got: it must not look like success.
+func lost(err error) error {
+	if err == nil {
 		return nil
 	}
-	return writeJSON(s.Out, value)
+	return fmt.Errorf("the result could not be printed: %w", err)
 }
 
 // note writes words for people, which --json leaves out.
@@ -53,6 +63,19 @@ func (s *streams) fail(err error) {
 		return
 	}
 	fmt.Fprintf(s.Err, "highwater: %s\n", explain(err))
+}
+
+// misused says what is wrong with a command line.
+func (s *streams) misused(err error, command string) {
+	if !s.JSON {
+		fmt.Fprintf(s.Err, "highwater: %s\nSee \"highwater %s--help\".\n", explain(err), command)
+		return
+	}
+	var known *lease.Error
+	if !errors.As(err, &known) {
+		known = lease.BadRequest("", "%v", err)
+	}
+	writeJSON(s.Err, wire.FromError(known))
 }
 
 // explain is an error for people, with its members and a hint.

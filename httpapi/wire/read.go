@@ -178,7 +178,22 @@ func (r *reader) metadata(name string) (jsontext.Value, error) {
 	if len(value) > lease.MaxMetadata {
 		return nil, lease.BadRequest(name, "must be at most %d bytes of JSON, not %d", lease.MaxMetadata, len(value))
 	}
+	if depth(value) > lease.MaxMetadataDepth {
+		return nil, lease.BadRequest(name, "must be nested at most %d deep", lease.MaxMetadataDepth)
+	}
 	return value.Clone(), nil
+}
+
+// depth is how deep the objects and arrays of a valid value are nested.
+func depth(value jsontext.Value) int {
+	deepest := 0
+	dec := jsontext.NewDecoder(bytes.NewReader(value))
+	for {
+		if _, err := dec.ReadToken(); err != nil {
+			return deepest
+		}
+		deepest = max(deepest, dec.StackDepth())
+	}
 }
 
 // malformed is the bad-request for what is not JSON, naming the member where

@@ -246,3 +246,18 @@ func BenchmarkReadAcquire(b *testing.B) {
 		}
 	}
 }
+
+// One lease's metadata is part of everybody's listing (C59).
+func TestMetadataIsNotDeep(t *testing.T) {
+	nested := func(n int) string {
+		return `{"holder":"h","metadata":` + strings.Repeat(`{"a":`, n-1) + `{}` + strings.Repeat(`}`, n-1) + `}`
+	}
+	if _, err := ReadAcquire([]byte(nested(lease.MaxMetadataDepth))); err != nil {
+		t.Errorf("%d deep: %v", lease.MaxMetadataDepth, err)
+	}
+	body := nested(lease.MaxMetadataDepth + 1)
+	_, err := ReadAcquire([]byte(body))
+	if e := badRequest(t, body, err); e.Field != "metadata" || !strings.Contains(e.Detail, "32") {
+		t.Errorf("%d deep: %v", lease.MaxMetadataDepth+1, err)
+	}
+}
