@@ -104,7 +104,7 @@ func list(t *testing.T, c *Cluster, i int, prefix, consistency string) map[strin
 	names := map[string]bool{}
 	for _, l := range page.Leases {
 		names[l.Resource] = true
-		if l.RemainingMs <= 0 {
+		if l.RemainingMs < 0 {
 			t.Errorf("n%d lists %q with %d ms left (C27)", i+1, l.Resource, l.RemainingMs)
 		}
 	}
@@ -513,7 +513,7 @@ func electionsEndNothingLate(t *testing.T, c *Cluster, h *History) {
 			break
 		}
 		wantOK(t, got)
-		if got.RemainingMs > got.TTLMs || got.RemainingMs <= 0 {
+		if got.RemainingMs > got.TTLMs || got.RemainingMs < 0 {
 			t.Errorf("straight after an election %d ms are left of %d (C19)", got.RemainingMs, got.TTLMs)
 		}
 		if late := time.Duration(h.Now() - deadline); late > without+time.Duration(elections)*tick+latency+ttl/2 {

@@ -169,13 +169,13 @@ func certainHold(lives []*life, r *Record) *life {
 	return nil
 }
 
-// checkRemaining checks that an answer's times are possible: above zero and at
+// checkRemaining checks that an answer's times are possible: not below zero and at
 // most the TTL, straight after an election too.
 func checkRemaining(r *Record, f *findings) {
 	if r.Outcome != OK || r.Op == OpRelease {
 		return
 	}
-	if r.RemainingMs <= 0 || (r.Op != OpRenew && r.RemainingMs > r.TTLMs) {
+	if r.RemainingMs < 0 || (r.Op != OpRenew && r.RemainingMs > r.TTLMs) {
 		f.add("I4", []*Record{r}, "remaining_ms is %d with a TTL of %d ms", r.RemainingMs, r.TTLMs)
 	}
 }

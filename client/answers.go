@@ -46,7 +46,7 @@ func decodeLease(resource string, token lease.Token) func([]byte) (lease.Lease, 
 			return lease.Lease{}, fmt.Errorf("it is of the resource %q", l.Resource)
 		case !l.Token.Valid() || (token != 0 && l.Token != token):
 			return lease.Lease{}, fmt.Errorf("it has the token %d", l.Token)
-		case l.TTL <= 0 || l.Remaining <= 0:
+		case l.TTL <= 0 || l.Remaining < 0:
 			return lease.Lease{}, fmt.Errorf("it has %v of %v left", l.Remaining, l.TTL)
 		}
 		return l, nil

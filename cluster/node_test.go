@@ -208,7 +208,7 @@ func TestRestartOfAll(t *testing.T) {
 			}
 			c.waitReady(c.names...)
 			after, _, err := c.follower().GetLease(c.context(), "a", false)
-			if err != nil || after.Token != before.Token || after.Remaining > before.TTL || after.Remaining <= 0 {
+			if err != nil || after.Token != before.Token || after.Remaining > before.TTL || after.Remaining < 0 {
 				t.Fatalf("%+v became %+v, %v", before, after, err)
 			}
 			if next := c.mustAcquire(c.leader(), "b", time.Minute); next.Token != before.Token+1 {

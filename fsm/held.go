@@ -15,7 +15,7 @@ type held struct {
 	token    lease.Token
 	request  lease.RequestID
 	ttl      int64 // ms
-	deadline int64 // authority time, ms; after the state's time, always
+	deadline int64 // authority time, ms; never before the state's time
 	granted  int64 // wall clock of the granting leader, Unix ms; never compared
 }
 
@@ -69,11 +69,14 @@ func (s *State) remove(h *held) {
 	s.byDeadline.Delete(h.end())
 }
 
-// expire ends the leases whose deadline has come, ordered by deadline and token.
+// expire ends the leases whose deadline has passed, ordered by deadline and
+// token. At the deadline itself a lease is live: times are whole milliseconds,
+// rounded down, and a lease that was granted late in its millisecond would end
+// up to one too early.
 func (s *State) expire() {
 	for {
 		first, ok := s.byDeadline.Min()
-		if !ok || first.deadline > s.now {
+		if !ok || first.deadline >= s.now {
 			return
 		}
 		resource, _ := s.byToken.Get(first.token)

@@ -41,7 +41,7 @@ func (m *model) apply(now, wall int64, commands []Command) []Result {
 	if now > m.now {
 		m.now = now
 	}
-	m.leases = slices.DeleteFunc(m.leases, func(l modelLease) bool { return l.deadline <= m.now })
+	m.leases = slices.DeleteFunc(m.leases, func(l modelLease) bool { return l.deadline < m.now })
 	var results []Result
 	for _, c := range commands {
 		results = append(results, m.execute(c, wall))
@@ -431,7 +431,7 @@ func TestModel(t *testing.T) {
 				t.Fatalf("list %+v gave %+v, want %+v", page, got, want)
 			}
 			for _, l := range a.Query(ListLeases{lease.Page{Limit: lease.MaxPage}}).Leases {
-				if l.Remaining <= 0 || l.Remaining > lease.MaxTTL {
+				if l.Remaining < 0 || l.Remaining > lease.MaxTTL {
 					t.Fatalf("lease %+v has that remaining", l)
 				}
 			}
@@ -484,7 +484,7 @@ func checkViews(t interface{ Fatalf(string, ...any) }, s *State) {
 		if _, ok := s.byDeadline.Get(h.end()); !ok {
 			t.Fatalf("no end of %q at %d", h.resource, h.deadline)
 		}
-		if h.deadline <= s.now {
+		if h.deadline < s.now {
 			t.Fatalf("%q is live at %d, after its deadline %d", h.resource, s.now, h.deadline)
 		}
 	}

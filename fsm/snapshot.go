@@ -191,7 +191,7 @@ func (s *State) readLease(r *reader) {
 	h := &held{
 		token:    lease.Token(r.between(1, int64(s.counter))),
 		ttl:      r.between(lease.MinTTL.Milliseconds(), lease.MaxTTL.Milliseconds()),
-		deadline: r.between(s.now+1, s.now+lease.MaxTTL.Milliseconds()),
+		deadline: r.between(s.now, s.now+lease.MaxTTL.Milliseconds()),
 		granted:  r.varint(),
 		request:  r.requestID(),
 		resource: r.string(lease.MaxName),

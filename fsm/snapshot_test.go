@@ -140,7 +140,7 @@ func TestImpossibleSnapshot(t *testing.T) {
 		"one token twice":             file(fine, a, held(11, 5000, 6000, "b", "w"), finish(3)),
 		"a token above the counter":   file(fine, held(21, 5000, 6000, "a", "w"), finish(2)),
 		"token zero":                  file(fine, held(0, 5000, 6000, "a", "w"), finish(2)),
-		"a lease that has ended":      file(fine, held(11, 5000, 1000, "a", "w"), finish(2)),
+		"a lease that has ended":      file(fine, held(11, 5000, 999, "a", "w"), finish(2)),
 		"a lease beyond every TTL":    file(fine, held(11, 5000, 1001+day, "a", "w"), finish(2)),
 		"a TTL out of range":          file(fine, held(11, 999, 1500, "a", "w"), finish(2)),
 		"a name with an empty part":   file(fine, held(11, 5000, 1500, "a//b", "w"), finish(2)),

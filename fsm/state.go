@@ -164,7 +164,7 @@ func (s *State) Info() Info {
 		Digest:     s.digest,
 	}
 	if first, ok := s.byDeadline.Min(); ok {
-		i.Deadline, i.Live = first.deadline, true
+		i.Deadline, i.Live = first.deadline+1, true
 	}
 	if s.now < s.grantsFrom && (!i.Live || s.grantsFrom < i.Deadline) {
 		i.Deadline, i.Live = s.grantsFrom, true

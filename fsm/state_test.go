@@ -111,7 +111,7 @@ func TestAcquireAgain(t *testing.T) {
 	if again.Token != first.Token || again.Remaining != 600*time.Millisecond {
 		t.Errorf("the same request gave %+v after %+v", again, first)
 	}
-	late := l.ok(1000, c).Lease
+	late := l.ok(1001, c).Lease
 	if late.Token != first.Token+1 || late.Remaining != time.Second {
 		t.Errorf("after the end of %+v the same request gave %+v", first, late)
 	}
@@ -125,7 +125,7 @@ func TestHolderNameIsNoProof(t *testing.T) {
 	other := acquire("a", 60_000)
 	other.Request = request
 	l.refused(1, other, lease.CodeLeaseHeld)
-	if got := l.ok(60_000, other).Lease.Token; got != 2 {
+	if got := l.ok(60_001, other).Lease.Token; got != 2 {
 		t.Errorf("the successor's token is %d, want 2", got)
 	}
 }
@@ -159,7 +159,7 @@ func TestRenew(t *testing.T) {
 		}
 	}
 	l.ok(13_999, Renew{Resource: "a", Token: 1, TTL: 2000})
-	err := l.refused(15_999, Renew{Resource: "a", Token: 1}, lease.CodeLeaseLost)
+	err := l.refused(16_000, Renew{Resource: "a", Token: 1}, lease.CodeLeaseLost)
 	if err.Reason != lease.ReasonForgotten || err.CurrentToken != 0 {
 		t.Errorf("got %+v", err)
 	}
@@ -236,29 +236,32 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// C19, C20, C27: a lease ends in the entry that reaches its deadline, not
-// before, and is in no answer after it; entries without commands suffice.
+// C19, C20, C27: a lease ends in the first entry after its deadline, not before
+// (times are rounded down: at the deadline a part of a millisecond may be left),
+// and is in no answer after it; entries without commands suffice.
 func TestExpiry(t *testing.T) {
 	l := newLog(t, 0)
 	l.ok(0, acquire("a", 1000))
 	l.ok(0, acquire("b", 3000))
 	all := ListLeases{lease.Page{Limit: 10}}
-	if i := l.Info(); !i.Live || i.Deadline != 1000 || i.Leases != 2 {
+	if i := l.Info(); !i.Live || i.Deadline != 1001 || i.Leases != 2 {
 		t.Errorf("info %+v", i)
 	}
-	l.at(999)
-	if a := l.Query(all); len(a.Leases) != 2 || a.Leases[0].Remaining != time.Millisecond {
-		t.Errorf("at 999: %+v", a)
+	for _, now := range []int64{999, 1000} {
+		l.at(now)
+		if a := l.Query(all); len(a.Leases) != 2 || a.Leases[0].Remaining != millis(1000-now) {
+			t.Errorf("at %d: %+v", now, a)
+		}
 	}
-	l.at(1000)
-	if a := l.Query(all); len(a.Leases) != 1 || a.Leases[0].Resource != "b" || a.Leases[0].Remaining != 2*time.Second {
-		t.Errorf("at 1000: %+v", a)
+	l.at(1001)
+	if a := l.Query(all); len(a.Leases) != 1 || a.Leases[0].Resource != "b" || a.Leases[0].Remaining != 1999*time.Millisecond {
+		t.Errorf("at 1001: %+v", a)
 	}
 	// A freed resource can be had in the same entry.
-	if r := l.at(3000, acquire("b", 1000))[0]; r.Err != nil || r.Lease.Token != 3 {
-		t.Errorf("at 3000: %+v", r)
+	if r := l.at(3001, acquire("b", 1000))[0]; r.Err != nil || r.Lease.Token != 3 {
+		t.Errorf("at 3001: %+v", r)
 	}
-	l.at(4000)
+	l.at(4002)
 	if i := l.Info(); i.Live || i.Leases != 0 {
 		t.Errorf("info %+v", i)
 	}
@@ -384,7 +387,7 @@ func TestFloor(t *testing.T) {
 	if got := l.ok(1010, Next{"s", 2}).Range; got != (lease.Range{Name: "s", First: 1001, Last: 1002}) {
 		t.Errorf("the first range is %+v", got)
 	}
-	if i := l.Info(); i.Deadline != 6010 {
+	if i := l.Info(); i.Deadline != 6011 {
 		t.Errorf("info %+v", i)
 	}
 }

@@ -24,8 +24,7 @@ type Lease struct {
 	// TTL is how long a renewal keeps the lease alive; whole milliseconds.
 	TTL time.Duration
 	// Remaining is the time to the deadline, as of the log entry that answered:
-	// above zero and, but for a renewal that asked for less than was left, at
-	// most TTL.
+	// rounded down to whole milliseconds, never below zero, never above TTL.
 	Remaining time.Duration
 	// Metadata is a JSON object, byte for byte as it was given, or nil.
 	Metadata []byte
