@@ -67,6 +67,7 @@ func openCluster(t testing.TB, n int, change func(i int, c *Config)) *testCluste
 			ClusterListen:    addr,
 			ClusterAdvertise: addr,
 			HTTPAdvertise:    fmt.Sprintf("127.0.0.1:%d", 8400+10*i),
+			LogStore:         LogStore(os.Getenv("HIGHWATER_LOG_STORE")), // as the binary reads it; empty: wal
 			Version:          "test",
 			Dial:             c.net.dial(name),
 			Logger:           hclog.New(&hclog.LoggerOptions{Name: name, Level: level, Output: os.Stderr}),
