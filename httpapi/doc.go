@@ -20,6 +20,6 @@
 // write with its length known; no logging and no goroutine on the way.
 //
 // Caveats: what net/http refuses before a handler runs (a request line or a
-// percent-escape that is malformed, headers above the limit) is answered in its
-// own words, without the head and without a problem.
+// percent-escape that is malformed, headers above the limit) gets its form in
+// unreadable.go; an Expect other than 100-continue is answered 417 without one.
 package httpapi

@@ -73,7 +73,7 @@ func (s *Server) Serve(l net.Listener) error {
 	if isLoopback(hostOf(l.Addr().String())) {
 		s.http.Handler = s.api.onlyHosts(s.allowedHosts)
 	}
-	return s.http.Serve(netutil.LimitListener(l, s.connections))
+	return s.http.Serve(unreadableListener{netutil.LimitListener(l, s.connections), s.api})
 }
 
 // Shutdown stops accepting, and waits until what has been asked is answered or
