@@ -90,10 +90,14 @@ func (n *Node) write(ctx context.Context, r request, command fsm.Command) (fsm.R
 			return fsm.Result{}, malformed(err)
 		}
 	}
-	if result.Err != nil {
-		return fsm.Result{}, result.Err
+	switch {
+	case result.Err == nil:
+		return result, nil
+	case c.doubted && result.Err.Applied == lease.AppliedNo:
+		// True of the last sending, and not of those before.
+		return fsm.Result{}, n.failure(ctx, &waitError{result.Err.Error()}, true)
 	}
-	return result, nil
+	return fsm.Result{}, result.Err
 }
 
 // read asks the state that the next entry leaves.
@@ -190,8 +194,15 @@ func (n *Node) do(ctx context.Context, r request, c *call) (*call, error) {
 		sent := time.Now()
 		n.dispatch(l, c)
 		what, err := w.answer(l, c, r.repeatable)
-		if err == nil && what == fateDone {
+		switch {
+		case err != nil:
+		case what == fateDone, what == fateRefused && !unknown:
+			c.doubted = unknown
 			return c, nil
+		case what == fateRefused:
+			// An earlier sending may have been applied all the same, so the
+			// refusal is not the answer.
+			c.refused, c.raw = nil, nil
 		}
 		unknown = unknown || what == fateUnknown
 		if err == errMoved {
@@ -204,8 +215,12 @@ func (n *Node) do(ctx context.Context, r request, c *call) (*call, error) {
 		if unknown && !r.repeatable {
 			return nil, n.failure(ctx, errNoAnswer, true)
 		}
-		// The call has come back, so it is sent again as it is.
-		c.state.Store(callWaiting)
+		if what == fateUnknown {
+			// Whoever was sending it may still be reading it.
+			c = c.again(r)
+		} else {
+			c.state.Store(callWaiting)
+		}
 		refused = l
 		if none.IsZero() {
 			none = sent

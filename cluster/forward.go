@@ -283,7 +283,7 @@ func (o *outbound) outcomes(frame []byte) error {
 		if f.err != nil {
 			break
 		}
-		if what < fateDone || what > fateUnknown {
+		if what < fateDone || what > fateRefused {
 			return fmt.Errorf("fate %d", what)
 		}
 		o.mu.Lock()
@@ -304,7 +304,7 @@ func (o *outbound) outcomes(frame []byte) error {
 				}
 			}
 		default:
-			if what == fateDone {
+			if what == fateDone || what == fateRefused {
 				c.raw = data
 			}
 			c.finish(what)
@@ -414,6 +414,9 @@ func (in *inbound) requests(frame []byte) error {
 	f := frameReader{b: frame}
 	term := f.uvarint()
 	count := f.count()
+	if count > maxSent {
+		return fmt.Errorf("%w: %d requests, where at most %d may wait", errFrame, count, maxSent)
+	}
 	made := make([]call, count)
 	queued := make([]*call, 0, count)
 	for i := range made {
@@ -428,7 +431,7 @@ func (in *inbound) requests(frame []byte) error {
 			continue
 		}
 		if c.refused = c.decode(); c.refused != nil {
-			c.finish(fateDone)
+			c.finish(fateRefused)
 			continue
 		}
 		queued = append(queued, c)
@@ -550,7 +553,7 @@ func (in *inbound) frame(dst []byte, calls []*call, next int) ([]byte, int) {
 		c := calls[next]
 		next++
 		in.body = in.body[:0]
-		if c.fate == fateDone {
+		if c.fate == fateDone || c.fate == fateRefused {
 			in.body = in.node.appendOutcome(in.body, c)
 		}
 		dst = binary.AppendUvarint(dst, c.id)

@@ -87,7 +87,7 @@ func TestForwardedRequestsAreDecodedBeforeTheLog(t *testing.T) {
 			t.Fatal(what, err)
 		}
 		o := readOutcomes(t, conn)
-		if len(o) != 1 || o[0].id != 7 || o[0].fate != fateDone {
+		if len(o) != 1 || o[0].id != 7 || o[0].fate != fateRefused {
 			t.Fatalf("%s: %+v", what, o)
 		}
 		var refused *lease.Error
@@ -270,7 +270,7 @@ func TestTake(t *testing.T) {
 	full := &call{kind: callWrite, data: make([]byte, maxWaiting+1), done: make(chan struct{}, 1)}
 	e.add(full)
 	<-full.done
-	if full.fate != fateDone || full.refused == nil || full.refused.Code != lease.CodeTooBusy || !strings.Contains(full.refused.Detail, "64 MiB") {
+	if full.fate != fateRefused || full.refused == nil || full.refused.Code != lease.CodeTooBusy || !strings.Contains(full.refused.Detail, "64 MiB") {
 		t.Errorf("%d, %v", full.fate, full.refused)
 	}
 	// The end: not applied.

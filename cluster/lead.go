@@ -331,7 +331,13 @@ func (e *epoch) setFloor() {
 			case <-n.ctx.Done():
 				return
 			}
-			if c.fate != fateDone {
+			switch {
+			case c.fate == fateRefused: // too much waits, for the floor perhaps
+				if !e.pause(floorRetry) {
+					return
+				}
+				continue
+			case c.fate != fateDone:
 				return // and so is the epoch over
 			}
 			if err := c.result.Err; err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,9 @@ const (
 	// a little behind.
 	snapshotThreshold = 16384
 	snapshotBytes     = 64 << 20
-	snapshotInterval  = 30 * time.Second
-	trailingLogs      = 2048
+	// entryWeight is what an entry counts for beside its bytes.
+	entryWeight  = snapshotBytes / snapshotThreshold
+	trailingLogs = 2048
 
 	// transferTimeout bounds the handing over of leadership in Close.
 	transferTimeout = 3 * time.Second
@@ -61,7 +63,7 @@ type Node struct {
 	inboundMu sync.Mutex
 	inbound   map[raft.ServerID]*inbound
 
-	unsaved   atomic.Int64 // bytes of entries since the last snapshot
+	unsaved   atomic.Int64 // bytes and weight of entries since the last snapshot
 	snapshots chan struct{}
 
 	ctx     context.Context // ended by Close and by fail
@@ -185,8 +187,7 @@ func (n *Node) startRaft(id identity) error {
 	conf.CommitTimeout = min(commitTimeout, n.cfg.RaftTimeout/2)
 	conf.MaxAppendEntries = maxAppendEntries
 	conf.ShutdownOnRemove = false
-	conf.SnapshotThreshold = snapshotThreshold
-	conf.SnapshotInterval = snapshotInterval
+	conf.SnapshotThreshold = math.MaxUint64 // see takeSnapshots
 	conf.TrailingLogs = trailingLogs
 	conf.NoLegacyTelemetry = true
 	conf.Logger = logger
@@ -262,7 +263,7 @@ func (n *Node) lookAgain() {
 // applied counts the bytes of entries towards the next snapshot. It runs where
 // entries are applied.
 func (n *Node) applied(_ fsm.Outcome, size int) {
-	if n.unsaved.Add(int64(size)) < snapshotBytes {
+	if n.unsaved.Add(int64(size)+entryWeight) < snapshotBytes {
 		return
 	}
 	select {
@@ -271,9 +272,12 @@ func (n *Node) applied(_ fsm.Outcome, size int) {
 	}
 }
 
-// takeSnapshots takes a snapshot whenever many bytes of entries were added. Raft
-// itself takes one when many entries were; it counts nothing else, and one
-// entry can hold a thousand requests.
+// takeSnapshots takes a snapshot whenever many entries, or many bytes of them,
+// were added: one entry can hold a thousand requests. It is the only place that
+// does. Raft's own trigger is off, since a snapshot of the node's own must not
+// end after one that was received meanwhile: Raft would take the older one's
+// index for its last, append nothing any more, and vote for a candidate that
+// lacks what this node has acknowledged (raft v1.7.3, setLastSnapshot).
 func (n *Node) takeSnapshots() {
 	for {
 		select {
@@ -285,8 +289,13 @@ func (n *Node) takeSnapshots() {
 			continue
 		}
 		n.unsaved.Store(0)
+		n.stores.installs.exclusive.Lock()
 		err := n.await(n.ctx, n.raft.Load().Snapshot())
-		if err != nil && n.ctx.Err() == nil {
+		if n.ctx.Err() != nil {
+			return // Raft may still be writing, so nothing may be installed either
+		}
+		n.stores.installs.exclusive.Unlock()
+		if err != nil {
 			// Raft has logged why. Not at once again: it may take a while until
 			// it can (a change of configuration that is not committed yet).
 			n.unsaved.Add(snapshotBytes * 3 / 4)

@@ -38,6 +38,9 @@ const (
 	fateNotApplied fate = 2
 	// fateUnknown: it may have been executed, or may yet be.
 	fateUnknown fate = 3
+	// fateRefused: the leader refused it before the log and says why. This
+	// sending changed nothing; an earlier one of the same request may have.
+	fateRefused fate = 4
 )
 
 // fateOf sorts the errors of raft.Apply. Only the three that Raft gives before
@@ -97,7 +100,8 @@ type call struct {
 	fate    fate
 	refused *lease.Error  // done, by a refusal before the log
 	result  fsm.Result    // done, a write on this node
-	raw     []byte        // done, by another node: the encoded result or answer
+	raw     []byte        // done or refused, by another node: the encoded result or answer
+	doubted bool          // done, after a sending whose fate is unknown
 	done    chan struct{} // holds one
 
 	// Of a call that another node sent here: where the outcome goes.
@@ -123,6 +127,9 @@ func (c *call) finish(f fate) {
 	c.done <- struct{}{}
 }
 
+// weight is about the memory that a waiting call takes, in bytes.
+func (c *call) weight() int { return len(c.data) + 256 }
+
 // add queues calls for the proposer, in order. It returns false, and has queued
 // none, if the epoch is over.
 func (e *epoch) add(calls ...*call) bool {
@@ -133,11 +140,11 @@ func (e *epoch) add(calls ...*call) bool {
 		return false
 	}
 	for _, c := range calls {
-		if e.waiting+len(c.data) > maxWaiting {
+		if e.waiting+c.weight() > maxWaiting {
 			refused = append(refused, c)
 			continue
 		}
-		e.waiting += len(c.data)
+		e.waiting += c.weight()
 		if c.grants && !e.granting {
 			e.held = append(e.held, c)
 		} else {
@@ -148,7 +155,7 @@ func (e *epoch) add(calls ...*call) bool {
 	e.signal()
 	for _, c := range refused {
 		c.refused = errWaiting
-		c.finish(fateDone)
+		c.finish(fateRefused)
 	}
 	return true
 }
@@ -170,7 +177,7 @@ func (e *epoch) take() []*call {
 		if e.queue[n].kind == callWrite {
 			size += len(e.queue[n].data)
 		}
-		e.waiting -= len(e.queue[n].data)
+		e.waiting -= e.queue[n].weight()
 		n++
 	}
 	if n == len(e.queue) {

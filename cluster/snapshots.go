@@ -169,6 +169,10 @@ type snapshotStore struct {
 	*raft.FileSnapshotStore
 	log raft.LogStore
 
+	// exclusive is held while a snapshot is received, and while one of the
+	// node's own is taken, until Raft knows of it: never both.
+	exclusive sync.Mutex
+
 	mu         sync.Mutex
 	installing *installation
 }

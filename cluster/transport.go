@@ -72,7 +72,9 @@ func (t *transport) receive() {
 		select {
 		case rpc := <-t.NetworkTransport.Consumer():
 			if req, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok {
-				t.install(rpc, req)
+				if !t.install(rpc, req) {
+					return
+				}
 				continue
 			}
 			t.pass(rpc)
@@ -92,19 +94,27 @@ func (t *transport) pass(rpc raft.RPC) bool {
 }
 
 // install passes a snapshot on and looks at what became of it; see
-// snapshotStore.
-func (t *transport) install(rpc raft.RPC, req *raft.InstallSnapshotRequest) {
+// snapshotStore. It returns false if Raft must hear nothing any more.
+func (t *transport) install(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
+	if !t.stores.installs.exclusive.TryLock() {
+		// The leader sends it again. What it has sent is read first, since the
+		// next request comes behind it.
+		_, _ = io.Copy(io.Discard, rpc.Reader)
+		rpc.Respond(nil, errors.New("this node is taking a snapshot of its own"))
+		return true
+	}
+	defer t.stores.installs.exclusive.Unlock()
 	in := t.stores.installs.begin(req.LastLogIndex, req.LastLogTerm)
 	defer t.stores.installs.end()
 	answers := make(chan raft.RPCResponse, 1)
 	if !t.pass(raft.RPC{Command: rpc.Command, Reader: rpc.Reader, RespChan: answers}) {
-		return
+		return false
 	}
 	var answer raft.RPCResponse
 	select {
 	case answer = <-answers:
 	case <-t.closing:
-		return
+		return false
 	}
 	if in.covered {
 		t.logger.Info("kept the log instead of a snapshot that it covers", "index", req.LastLogIndex)
@@ -113,14 +123,18 @@ func (t *transport) install(rpc raft.RPC, req *raft.InstallSnapshotRequest) {
 			term = resp.Term
 		}
 		rpc.Respond(&raft.InstallSnapshotResponse{Term: term, Success: true}, nil)
-		return
+		return true
 	}
-	rpc.RespChan <- answer
 	if in.diverged && answer.Error == nil {
 		// The snapshot is stored and the log is emptied, but Raft still takes
-		// the end of the old log for its last entry. A fresh start does not.
+		// the end of the old log for its last entry, and would vote by it. A
+		// fresh start does not. Until then it hears nothing, and the leader is
+		// told nothing that it could count on.
 		t.stores.fail(errors.New("a received snapshot has replaced a log that had diverged from it; start the node again"))
+		return false
 	}
+	rpc.RespChan <- answer
+	return true
 }
 
 // Close implements raft.WithClose.
