@@ -81,7 +81,7 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 // freePorts finds ports below those that the system gives to outgoing
 // connections, or one of these could take the port of a node that is down.
 func freePorts(n int) ([]int, error) {
-	const lowest, highest, tries = 10_000, 30_000, 1_000
+	const lowest, highest, tries = 18_000, 30_000, 1_000
 	var ports []int
 	var held []net.Listener
 	defer func() {

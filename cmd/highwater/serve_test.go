@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -124,15 +126,24 @@ func newNodes(t *testing.T, flags ...string) *nodes {
 	return n
 }
 
-// freeAddr is an address that was free a moment ago.
+// lastPort is the last port that freeAddr gave away. It begins anywhere in a
+// range below the ports that the system gives to outgoing connections.
+var lastPort atomic.Int32
+
+func init() { lastPort.Store(13_000 + rand.Int32N(4_000)) }
+
+// freeAddr is an address that was free a moment ago, and is never given twice.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lastPort.Add(1)))
+		if err == nil {
+			defer listener.Close()
+			return listener.Addr().String()
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 func (n *nodes) args(i int) []string {
