@@ -84,9 +84,9 @@ func TestBenchCountsErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := run(ctx, []string{"bench", "--json", "--duration", "1ms", "--warm-up", "0s", "--clients", "2", "--endpoints", "http://127.0.0.1:1"}, &stdout, &stderr)
+	code := run(ctx, []string{"bench", "--json", "--duration", "500ms", "--warm-up", "0s", "--clients", "2", "--endpoints", "http://127.0.0.1:1"}, &stdout, &stderr)
 	var m measurement
-	if err := json.Unmarshal(stdout.Bytes(), &m); err != nil || code != exitNoLeader || m.Operations != 0 || m.Errors[string(lease.CodeNoLeader)] != 2 {
+	if err := json.Unmarshal(stdout.Bytes(), &m); err != nil || code != exitNoLeader || m.Operations != 0 || m.Errors[string(lease.CodeNoLeader)] == 0 {
 		t.Errorf("exit code %d, %s%s (%v)", code, &stdout, &stderr, err)
 	}
 }
