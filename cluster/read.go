@@ -78,7 +78,7 @@ func (n *Node) ask(ctx context.Context, q fsm.Query, stale bool) (answer fsm.Ans
 		// The age first: the state can only be younger than it was then.
 		age = n.age()
 		if age == unknownAge {
-			return fsm.Answer{}, 0, errNeverCurrent
+			return fsm.Answer{}, unknownAge, errNeverCurrent
 		}
 		answer = n.machine.Query(q)
 		if answer.Err != nil {

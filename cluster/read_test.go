@@ -45,9 +45,9 @@ func TestStaleReadsNeedAnAge(t *testing.T) {
 	l := c.mustAcquire(c.leader(), "r", time.Minute)
 	c.stopAll()
 	alone := c.start("n1")
-	_, _, err := alone.GetLease(c.context(), "r", true)
-	if !errors.Is(err, lease.ErrNoLeader) || applied(err) != lease.AppliedNo {
-		t.Errorf("stale read of a node that knows nothing: %v", err)
+	_, age, err := alone.GetLease(c.context(), "r", true)
+	if !errors.Is(err, lease.ErrNoLeader) || applied(err) != lease.AppliedNo || age != unknownAge {
+		t.Errorf("stale read of a node that knows nothing: age %v, %v", age, err)
 	}
 	c.start("n2")
 	c.waitReady("n1", "n2")
